@@ -1,0 +1,3 @@
+//! The `tranship` program.
+
+fn main() {}

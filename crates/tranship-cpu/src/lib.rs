@@ -1,0 +1,1 @@
+//! The CPU backend: SIMD kernels over block-quantized weights in place, chosen at run time.

@@ -1,0 +1,1 @@
+//! One numeric policy for a whole model program: eager combinators, a typing pass and its cast ledger.

@@ -1,0 +1,1 @@
+//! Shapes, host tensors and conversions between element types, block encodings included.

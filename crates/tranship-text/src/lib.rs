@@ -1,0 +1,1 @@
+//! Tokenizer, chat template and sampler around a language model.

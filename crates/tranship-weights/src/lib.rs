@@ -1,0 +1,1 @@
+//! Memory-mapped GGUF and safetensors checkpoints as named, typed views, with every size checked.

@@ -1,0 +1,1 @@
+//! One language model across unlike chips: prefill here, decode there.

@@ -1,0 +1,3 @@
+//! Automation: parity, tidy, fixtures, bench, fetch.
+
+fn main() {}
