@@ -1,0 +1,261 @@
+//! Lifting: names resolved, nested expressions made flat, every rule held. This pass is the verifier; its
+//! invariants are the list of [`Rule`]s.
+
+use crate::error::{ProgramError, Rule, Span, fault};
+use crate::graph::{Action, Graph, Node, Origin, Rows, Value, ValueId};
+use crate::ops::{Call, Op};
+use crate::syntax::{Bound, Decl, Expr, Item, Named, Program, Range};
+use crate::{Dim, Kind, Roles, Shape};
+use std::collections::HashMap;
+
+impl Program {
+    /// Checks the program against every rule and gives its flat graph.
+    ///
+    /// # Errors
+    /// The first rule that is broken, in the order of the text.
+    pub fn lift(&self) -> Result<Graph, ProgramError> {
+        let mut lift = Lift::default();
+        let mut result = None;
+        for item in self.lines.iter().filter_map(|l| l.item.as_ref()) {
+            if let Some((span, _)) = result {
+                return Err(fault(
+                    Rule::Return,
+                    span,
+                    "`return` is the program's last statement, but more follows",
+                ));
+            }
+            result = lift.item(item)?.or(result);
+        }
+        let (_, result) = result
+            .ok_or_else(|| fault(Rule::Return, Span::default(), "the program ends without a `return`"))?;
+        lift.all_used(result)?;
+        let mut graph = Graph {
+            name: self.name.clone(),
+            params: self.params.clone(),
+            values: lift.values,
+            nodes: lift.nodes,
+            result,
+            roles: Roles::default(),
+        };
+        graph.roles = Roles::derive(&graph)?;
+        Ok(graph)
+    }
+}
+
+#[derive(Default)]
+struct Lift {
+    values: Vec<Value>,
+    spans: Vec<Span>,
+    nodes: Vec<Node>,
+    names: HashMap<String, ValueId>,
+    /// The statement being lifted, and how many inner values it has had.
+    target: (String, u32),
+}
+
+impl Lift {
+    fn item(&mut self, item: &Item) -> Result<Option<(Span, ValueId)>, ProgramError> {
+        match item {
+            Item::Decls(decls) => {
+                for decl in decls {
+                    self.declare(decl)?;
+                }
+                Ok(None)
+            }
+            Item::Let(name, value) => {
+                self.fresh(name)?;
+                self.target = (name.name.clone(), 0);
+                let id = self.expr(value)?;
+                if !matches!(value, Expr::Name(_)) {
+                    self.values[id.0].name = name.name.clone();
+                    self.spans[id.0] = name.span;
+                }
+                self.names.insert(name.name.clone(), id);
+                Ok(None)
+            }
+            Item::Write(name, range, value) => {
+                self.target = (name.name.clone(), 0);
+                let value = self.expr(value)?;
+                self.write(name, range, value)?;
+                Ok(None)
+            }
+            Item::Return(span, value) => {
+                self.target = ("return".into(), 0);
+                Ok(Some((*span, self.expr(value)?)))
+            }
+        }
+    }
+
+    fn fresh(&self, name: &Named) -> Result<(), ProgramError> {
+        if name.name == "n" || name.name == "index" || name.name == "return" {
+            let message = format!("`{}` is a word of the language", name.name);
+            return Err(fault(Rule::DuplicateName, name.span, message));
+        }
+        match self.names.get(&name.name) {
+            Some(_) => {
+                Err(fault(Rule::DuplicateName, name.span, format!("`{}` is defined already", name.name)))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn declare(&mut self, decl: &Decl) -> Result<(), ProgramError> {
+        self.fresh(&decl.name)?;
+        let name = &decl.name.name;
+        if decl.kind == Kind::Float && decl.axes.is_empty() {
+            return Err(fault(Rule::Size, decl.name.span, format!("`{name}` has no axes")));
+        }
+        let mut elements = 1u64;
+        for (i, axis) in decl.axes.iter().enumerate() {
+            let size = match axis.size {
+                Dim::Fixed(size) => size,
+                _ if i == 0 && decl.weight.is_none() => 1,
+                _ => {
+                    let message = format!("`{name}`: only the first axis of an unbound tensor may be `n`");
+                    return Err(fault(Rule::Size, decl.name.span, message));
+                }
+            };
+            elements = elements.checked_mul(size).filter(|&e| e > 0 && e < 1 << 63).ok_or_else(|| {
+                let message =
+                    format!("`{name}` {} is empty or has 2^63 elements or more", Shape(decl.axes.clone()));
+                fault(Rule::Size, decl.name.span, message)
+            })?;
+        }
+        if decl.kind == Kind::Index && decl.weight.is_some() {
+            return Err(fault(Rule::OperandKind, decl.name.span, format!("`{name}`: an index is no weight")));
+        }
+        let origin = decl.weight.clone().map_or(Origin::Declared, Origin::Weight);
+        let id = self.value(name.clone(), decl.kind, Shape(decl.axes.clone()), origin, decl.name.span);
+        self.names.insert(name.clone(), id);
+        Ok(())
+    }
+
+    fn value(&mut self, name: String, kind: Kind, shape: Shape, origin: Origin, span: Span) -> ValueId {
+        self.values.push(Value { name, kind, shape, origin });
+        self.spans.push(span);
+        ValueId(self.values.len() - 1)
+    }
+
+    fn computed(&mut self, shape: Shape, span: Span) -> ValueId {
+        self.target.1 += 1;
+        let name = format!("{}.{}", self.target.0, self.target.1);
+        self.value(name, Kind::Float, shape, Origin::Computed, span)
+    }
+
+    fn find(&self, name: &Named) -> Result<ValueId, ProgramError> {
+        let unknown = || {
+            fault(Rule::UnknownName, name.span, format!("`{}` is not defined before this line", name.name))
+        };
+        self.names.get(&name.name).copied().ok_or_else(unknown)
+    }
+
+    fn expr(&mut self, expr: &Expr) -> Result<ValueId, ProgramError> {
+        match expr {
+            Expr::Name(name) => self.find(name),
+            Expr::Rows(name, range) => {
+                let tensor = self.find(name)?;
+                let rows = self.rows(name, tensor, range)?;
+                let shape = match rows {
+                    Rows::All => self.values[tensor.0].shape.clone(),
+                    Rows::UpTo => self.values[tensor.0].shape.with_rows(Dim::PosN),
+                    Rows::New => self.values[tensor.0].shape.with_rows(Dim::N),
+                };
+                let out = self.computed(shape, name.span);
+                self.nodes.push(Node { action: Action::Read { tensor, rows, out }, span: name.span });
+                Ok(out)
+            }
+            Expr::Call(op, args, attrs) => {
+                let ids = args.iter().map(|a| self.expr(a)).collect::<Result<Vec<_>, _>>()?;
+                let operands = ids.iter().map(|id| &self.values[id.0]).collect();
+                let (lifted, shape) = Op::lift(Call::new(op, operands, attrs)?)?;
+                let out = self.computed(shape, op.span);
+                self.nodes.push(Node { action: Action::Apply { op: lifted, args: ids, out }, span: op.span });
+                Ok(out)
+            }
+        }
+    }
+
+    /// The form of a row range, if it is one of the three.
+    fn rows(&self, name: &Named, tensor: ValueId, range: &Range) -> Result<Rows, ProgramError> {
+        let value = &self.values[tensor.0];
+        if value.origin != Origin::Declared || value.kind != Kind::Float {
+            let message =
+                format!("`{}` is no declared tensor, and only those have rows to address", name.name);
+            return Err(fault(Rule::RowRange, name.span, message));
+        }
+        let pos = Bound { pos: true, n: false, offset: 0 };
+        let end = Bound { pos: true, n: true, offset: 0 };
+        let rows = match (range.from, range.to) {
+            (None, None) => return Ok(Rows::All),
+            (None, Some(to)) if to == end => Rows::UpTo,
+            (Some(from), Some(to)) if from == pos && to == end => Rows::New,
+            _ => {
+                let message =
+                    format!("wanted [..], [.. pos+n] or [pos .. pos+n] of `{}`, found {range}", name.name);
+                return Err(fault(Rule::RowRange, name.span, message));
+            }
+        };
+        let declared = self.names.get("pos").map(|id| &self.values[id.0]);
+        if !declared.is_some_and(|p| p.kind == Kind::Index && p.shape.0.is_empty()) {
+            let message = format!("`{}{range}` needs a declaration `pos : index`", name.name);
+            return Err(fault(Rule::RowRange, name.span, message));
+        }
+        if value.shape.fixed_rows().is_none() {
+            let message =
+                format!("`{}` {} has the step's rows alone, so none at `pos`", name.name, value.shape);
+            return Err(fault(Rule::RowRange, name.span, message));
+        }
+        Ok(rows)
+    }
+
+    fn write(&mut self, name: &Named, range: &Range, value: ValueId) -> Result<(), ProgramError> {
+        let tensor = self.find(name)?;
+        let (target, source) = (&self.values[tensor.0], &self.values[value.0]);
+        match target.origin {
+            Origin::Weight(_) => {
+                let message = format!("`{}` is a weight, and weights are not written", name.name);
+                return Err(fault(Rule::NotWritable, name.span, message));
+            }
+            Origin::Computed => {
+                let message =
+                    format!("`{}` is a computed value, and only declared tensors are written", name.name);
+                return Err(fault(Rule::NotWritable, name.span, message));
+            }
+            Origin::Declared => {}
+        }
+        let rows = self.rows(name, tensor, range)?;
+        if source.kind != Kind::Float {
+            let message = format!("`{}` holds numbers, and an index is written to it", name.name);
+            return Err(fault(Rule::OperandKind, name.span, message));
+        }
+        let wanted_rows = if rows == Rows::All { target.shape.rows() } else { Dim::N };
+        if source.shape.rows() != wanted_rows || source.shape.cols() != target.shape.cols() {
+            let wanted = format!("{wanted_rows} rows of {} elements", target.shape.cols());
+            let message = format!("`{}{rows}` takes {wanted}, found {}", name.name, source.shape);
+            return Err(fault(Rule::ShapeMismatch, name.span, message));
+        }
+        self.nodes.push(Node { action: Action::Write { tensor, rows, value }, span: name.span });
+        Ok(())
+    }
+
+    /// Every value is read by something, or is the result; `pos` is read by every row range.
+    fn all_used(&self, result: ValueId) -> Result<(), ProgramError> {
+        let mut used = vec![false; self.values.len()];
+        used[result.0] = true;
+        for node in &self.nodes {
+            for id in node.action.inputs() {
+                used[id.0] = true;
+            }
+            let (Action::Read { rows, .. } | Action::Write { rows, .. }) = node.action else { continue };
+            if let (true, Some(pos)) = (rows != Rows::All, self.names.get("pos")) {
+                used[pos.0] = true;
+            }
+        }
+        match used.iter().position(|u| !u) {
+            Some(i) => {
+                let message = format!("`{}` is never read", self.values[i].name);
+                Err(fault(Rule::Unused, self.spans[i], message))
+            }
+            None => Ok(()),
+        }
+    }
+}

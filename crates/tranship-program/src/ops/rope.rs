@@ -1,0 +1,197 @@
+//! `rope(x, pos, heads, dims, theta, style)`: rotary position embedding (Su et al., 2021), with the scalings that
+//! models ship.
+//!
+//! `x` is `[n, heads · head_dim]`. In each head the first `dims` elements are rotated in pairs: pair `j` by the
+//! angle `(pos + i) · f_j`, with `f_j = theta^(-2j/dims)` before scaling. Style `half` pairs element `j` with
+//! `j + dims/2`; `interleaved` pairs `2j` with `2j + 1`. A third operand `[dims/2]` divides the frequencies, as
+//! the `rope_freqs` tensor of GGUF files does.
+
+use super::{Call, Op};
+use crate::{Attr, Dim, Kind, ProgramError, Shape};
+use std::f64::consts::TAU;
+
+/// The attributes of a rotary position embedding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// Heads in a row of `x`.
+    pub heads: u64,
+    /// Rotated elements of each head; even.
+    pub dims: u64,
+    /// The base of the frequencies.
+    pub theta: f64,
+    /// Which elements make a pair.
+    pub style: RopeStyle,
+    /// How frequencies are stretched beyond the trained context.
+    pub scaling: Scaling,
+}
+
+/// Which elements of a head are rotated together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RopeStyle {
+    /// `j` and `j + dims/2`: Hugging Face checkpoints.
+    Half,
+    /// `2j` and `2j + 1`: GGUF files of the Llama architecture.
+    Interleaved,
+}
+
+/// How frequencies are stretched.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scaling {
+    /// Not at all.
+    None,
+    /// All by one factor (position interpolation).
+    Linear {
+        /// The factor by which positions are squeezed.
+        factor: f64,
+    },
+    /// Llama 3.1's: long wavelengths by the factor, short ones not, a ramp between.
+    Llama3 {
+        /// The factor for long wavelengths.
+        factor: f64,
+        /// Wavelengths longer than `original / low` are stretched in full.
+        low: f64,
+        /// Wavelengths shorter than `original / high` are left alone.
+        high: f64,
+        /// The context that the model was trained with before it was extended.
+        original: f64,
+    },
+    /// YaRN (Peng et al., 2023): a ramp over dimensions, and a magnitude for cosine and sine.
+    Yarn {
+        /// The factor for low frequencies.
+        factor: f64,
+        /// The context that the model was trained with before it was extended.
+        original: f64,
+        /// Rotations over the original context above which a dimension is left alone.
+        beta_fast: f64,
+        /// Rotations below which it is stretched in full.
+        beta_slow: f64,
+        /// What cosine and sine are multiplied by.
+        magnitude: f64,
+    },
+}
+
+const POSITIVE: std::ops::RangeInclusive<f64> = 1e-6..=1e12;
+
+impl Rope {
+    /// The frequency of each pair, in radians for one position; `dims / 2` of them.
+    pub fn frequencies(&self) -> Vec<f64> {
+        let dims = self.dims as f64;
+        let plain = (0..self.dims / 2).map(|j| self.theta.powf(-2.0 * j as f64 / dims));
+        match self.scaling {
+            Scaling::None => plain.collect(),
+            Scaling::Linear { factor } => plain.map(|f| f / factor).collect(),
+            Scaling::Llama3 { factor, low, high, original } => {
+                plain.map(|f| llama3(f, factor, low, high, original)).collect()
+            }
+            Scaling::Yarn { factor, original, beta_fast, beta_slow, .. } => {
+                let turns = |beta: f64| dims * (original / (beta * TAU)).ln() / (2.0 * self.theta.ln());
+                let first = turns(beta_fast).floor().max(0.0);
+                let last = turns(beta_slow).ceil().min(dims - 1.0);
+                let span = if first == last { 0.001 } else { last - first };
+                let ramp = |j: usize| ((j as f64 - first) / span).clamp(0.0, 1.0);
+                plain.enumerate().map(|(j, f)| f / factor * ramp(j) + f * (1.0 - ramp(j))).collect()
+            }
+        }
+    }
+
+    /// What cosine and sine are multiplied by: 1, but for YaRN.
+    pub fn magnitude(&self) -> f64 {
+        match self.scaling {
+            Scaling::Yarn { magnitude, .. } => magnitude,
+            _ => 1.0,
+        }
+    }
+
+    pub(super) fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        let number = |key, value| (key, Attr::Number(value));
+        let word = |key, value: &str| (key, Attr::Word(value.to_owned()));
+        let style = match self.style {
+            RopeStyle::Half => "half",
+            RopeStyle::Interleaved => "interleaved",
+        };
+        let mut attrs = vec![
+            number("heads", self.heads as f64),
+            number("dims", self.dims as f64),
+            number("theta", self.theta),
+            word("style", style),
+        ];
+        match self.scaling {
+            Scaling::None => {}
+            Scaling::Linear { factor } => attrs.extend([word("scaling", "linear"), number("factor", factor)]),
+            Scaling::Llama3 { factor, low, high, original } => attrs.extend([
+                word("scaling", "llama3"),
+                number("factor", factor),
+                number("low", low),
+                number("high", high),
+                number("original", original),
+            ]),
+            Scaling::Yarn { factor, original, beta_fast, beta_slow, magnitude } => attrs.extend([
+                word("scaling", "yarn"),
+                number("factor", factor),
+                number("original", original),
+                number("beta_fast", beta_fast),
+                number("beta_slow", beta_slow),
+                number("magnitude", magnitude),
+            ]),
+        }
+        attrs
+    }
+}
+
+/// One frequency under Llama 3.1's scaling.
+fn llama3(frequency: f64, factor: f64, low: f64, high: f64, original: f64) -> f64 {
+    let wavelength = TAU / frequency;
+    if wavelength < original / high {
+        frequency
+    } else if wavelength > original / low {
+        frequency / factor
+    } else {
+        let smooth = (original / wavelength - low) / (high - low);
+        (1.0 - smooth) * frequency / factor + smooth * frequency
+    }
+}
+
+pub(super) fn lift(call: &mut Call<'_>) -> Result<(Op, Shape), ProgramError> {
+    call.operands(&[("x", Kind::Float), ("pos", Kind::Index), ("divisors", Kind::Float)], 1)?;
+    let (heads, dims) = (call.count("heads")?, call.count("dims")?);
+    let theta = call.number("theta", 1.000_001..=1e12)?;
+    let style = match call.word_or("style", &["half", "interleaved"])? {
+        Some("interleaved") => RopeStyle::Interleaved,
+        _ => RopeStyle::Half,
+    };
+    let scaling = scaling(call)?;
+    let (x, pos) = (call.shape(0), call.shape(1));
+    call.hold(pos.0.is_empty(), "one index as pos")?;
+    call.hold(x.rows() == Dim::N && x.cols().is_multiple_of(heads), "x [n, heads · head_dim]")?;
+    call.hold(dims.is_multiple_of(2) && dims <= x.cols() / heads, "dims even and at most the head's size")?;
+    if let Some(divisors) = call.optional(2) {
+        call.hold(divisors.0.len() == 1 && divisors.fixed_rows() == Some(dims / 2), "divisors [dims/2]")?;
+    }
+    Ok((Op::Rope(Rope { heads, dims, theta, style, scaling }), x.clone()))
+}
+
+fn scaling(call: &mut Call<'_>) -> Result<Scaling, ProgramError> {
+    Ok(match call.word_or("scaling", &["linear", "llama3", "yarn"])? {
+        Some("linear") => Scaling::Linear { factor: call.number("factor", POSITIVE)? },
+        Some("llama3") => {
+            let scaling = Scaling::Llama3 {
+                factor: call.number("factor", POSITIVE)?,
+                low: call.number("low", POSITIVE)?,
+                high: call.number("high", POSITIVE)?,
+                original: call.number("original", POSITIVE)?,
+            };
+            if let Scaling::Llama3 { low, high, .. } = scaling {
+                call.hold(low < high, "`low` below `high`")?;
+            }
+            scaling
+        }
+        Some(_) => Scaling::Yarn {
+            factor: call.number("factor", POSITIVE)?,
+            original: call.number("original", POSITIVE)?,
+            beta_fast: call.number_or("beta_fast", POSITIVE)?.unwrap_or(32.0),
+            beta_slow: call.number_or("beta_slow", POSITIVE)?.unwrap_or(1.0),
+            magnitude: call.number("magnitude", POSITIVE)?,
+        },
+        None => Scaling::None,
+    })
+}
