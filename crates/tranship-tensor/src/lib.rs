@@ -36,7 +36,7 @@
 //! | F6E2M3 | saturates, ±7.5 | ±7.5 | error | ±0 |
 //! | F6E3M2 | saturates, ±28 | ±28 | error | ±0 |
 //! | F4E2M1 | saturates, ±6 | ±6 | error | ±0 |
-//! | F8E8M0 (powers of two, no sign, no zero) | saturates, 2^127 | 2^127, NaN if negative | NaN | 2^-127, zero too; other negative values are NaN |
+//! | F8E8M0 (powers of two, no sign, no zero; ties go up) | saturates, 2^127 | 2^127, NaN if negative | NaN | 2^-127, zero too; other negative values are NaN |
 //! | a block encoding | the scale becomes infinite, the block infinite or NaN | the whole block NaN | the whole block NaN | ±0 |
 //! | an integer or `bool` | error | – | – | – |
 //!

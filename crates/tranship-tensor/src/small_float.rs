@@ -86,7 +86,7 @@ impl SmallFloat {
         }
     }
 
-    /// The code nearest to `x`, ties to the even code; `None` for NaN where the format has none.
+    /// The code nearest to `x`, ties to the even mantissa; `None` for NaN where the format has none.
     ///
     /// Past the largest finite value: infinity where the format has it, that value otherwise. Negative numbers
     /// are NaN for an unsigned format; zero and what is below its smallest value become that value.
@@ -109,9 +109,12 @@ impl SmallFloat {
             // The exponent field and the mantissa round as one number: a carry out of the mantissa is the next
             // power of two.
             let field = ((exponent + self.bias) as u32) << 23;
-            round_off(field | mantissa & 0x007f_ffff, 23 - self.man)
+            let bits = field | mantissa & 0x007f_ffff;
+            // Without mantissa bits the leading one is the last bit kept, and it is odd: ties go up.
+            round_off(bits, 23 - self.man, if self.man == 0 { 1 } else { bits >> (23 - self.man) & 1 })
         } else if self.subnormals {
-            round_off(mantissa, 23 - self.man + (lowest - exponent).min(25) as u32)
+            let drop = (23 - self.man + (lowest - exponent).min(25) as u32).min(31);
+            round_off(mantissa, drop, mantissa >> drop & 1)
         } else {
             0
         };
@@ -128,11 +131,10 @@ const fn scaled(m: u32, k: i32) -> f32 {
     (m as f64 * f64::from_bits(((1023 + k) as u64) << 52)) as f32
 }
 
-/// `x / 2^drop` to the nearest integer, ties to even; `x` is below 2^31.
+/// `x / 2^drop` to the nearest integer, ties going up if `odd` is 1 and down if it is 0; `x` is below 2^31.
 #[inline(always)]
-fn round_off(x: u32, drop: u32) -> u32 {
-    let drop = drop.min(31);
-    (x + (1 << (drop - 1)) - 1 + ((x >> drop) & 1)) >> drop
+fn round_off(x: u32, drop: u32, odd: u32) -> u32 {
+    (x + (1 << (drop - 1)) - 1 + odd) >> drop
 }
 
 #[cfg(test)]

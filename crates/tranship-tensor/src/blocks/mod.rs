@@ -101,7 +101,7 @@ fn inverse(d: f32) -> f32 {
 /// The first element of the largest magnitude, with its sign.
 #[inline(always)]
 fn peak(values: &[f32]) -> f32 {
-    values.iter().fold(0.0f32, |peak, &x| if x.abs() > peak.abs() { x } else { peak })
+    values.iter().fold(values[0], |peak, &x| if x.abs() > peak.abs() { x } else { peak })
 }
 
 /// The largest magnitude; infinite or NaN if, and only if, some value is.
