@@ -1,0 +1,170 @@
+//! A chain: typed programs, one feeding the next, that a backend compiles together.
+
+use crate::{BackendError, Weight, Weights};
+use std::sync::Arc;
+use tranship_ctx::Typed;
+use tranship_dtype::DType;
+use tranship_program::{Action, Dim};
+use tranship_program::{Extent, Graph, Kind, Op, Origin, Role, Value, ValueId};
+
+/// Typed programs in the order in which they run: each takes the rows that the one before returns.
+#[derive(Clone)]
+pub struct Chain {
+    /// The programs.
+    pub parts: Vec<Arc<Typed>>,
+    /// Rows that buffers are made for; longer batches are split.
+    pub max_rows: usize,
+}
+
+/// A carried tensor of a chain, in the order of its contract.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CarriedSpec {
+    /// The tensor's name in its program.
+    pub name: String,
+    /// The program of the chain that carries it.
+    pub part: usize,
+    /// Its value there.
+    pub value: ValueId,
+    /// Rows: the first axis.
+    pub rows: usize,
+    /// Elements of a row: the product of the other axes.
+    pub cols: usize,
+    /// The logical element type.
+    pub dtype: DType,
+    /// Which rows are valid.
+    pub extent: Extent,
+}
+
+impl Chain {
+    /// A chain whose buffers hold `max_rows` rows.
+    pub fn new(parts: Vec<Arc<Typed>>, max_rows: usize) -> Chain {
+        Chain { parts, max_rows: max_rows.max(1) }
+    }
+
+    /// The carried tensors: programs in order, and in each the order of first touch.
+    pub fn carried(&self) -> Vec<CarriedSpec> {
+        let of_part = |(part, typed): (usize, &Arc<Typed>)| {
+            let specs = typed.carried().map(|(c, dtype)| CarriedSpec {
+                name: c.name.clone(),
+                part,
+                value: c.value,
+                rows: c.axes.first().map_or(1, |(_, s)| *s as usize),
+                cols: c.axes.iter().skip(1).map(|(_, s)| *s as usize).product(),
+                dtype,
+                extent: c.extent,
+            });
+            specs.collect::<Vec<_>>()
+        };
+        self.parts.iter().enumerate().flat_map(of_part).collect()
+    }
+
+    /// Rows that a sequence may have: the smallest of the tensors that grow.
+    pub fn ctx(&self) -> Option<usize> {
+        let grow = self.carried().into_iter().filter(|c| c.extent == Extent::Append);
+        grow.map(|c| c.rows).min()
+    }
+
+    /// The rows of the table that the first program looks its tokens up in, if it does.
+    pub fn vocab(&self) -> Option<usize> {
+        let graph = self.parts.first()?.graph();
+        graph.nodes.iter().find_map(|node| match &node.action {
+            Action::Apply { op: Op::Gather, args, .. } => {
+                graph.value(args[0]).shape.fixed_rows().map(|r| r as usize)
+            }
+            _ => None,
+        })
+    }
+
+    /// Elements of an input row of the first program.
+    pub fn width_in(&self) -> usize {
+        self.parts.first().and_then(|p| input_rows(p.graph())).map_or(0, |(_, v)| v.shape.cols() as usize)
+    }
+
+    /// Elements of an output row.
+    pub fn width_out(&self) -> usize {
+        self.parts.last().map_or(0, |p| p.graph().value(p.graph().result).shape.cols() as usize)
+    }
+
+    /// Holds that the programs fit: each but the first takes one tensor of rows, as wide as what the one before
+    /// returns, and each returns the step's rows.
+    ///
+    /// # Errors
+    /// [`BackendError::Chain`], naming the program.
+    pub fn check(&self) -> Result<(), BackendError> {
+        let fault = |what: String| Err(BackendError::Chain(what));
+        if self.parts.is_empty() {
+            return fault("there are none".into());
+        }
+        let mut width = None;
+        for (i, part) in self.parts.iter().enumerate() {
+            let graph = part.graph();
+            let named = format!("program {i} (`{}`)", graph.name);
+            let inputs = graph
+                .declared()
+                .filter(|(id, v)| v.kind == Kind::Float && graph.roles().of(*id) == Some(Role::Input));
+            let inputs: Vec<&Value> = inputs.map(|(_, v)| v).collect();
+            let tokens = graph.declared().any(|(_, v)| v.kind == Kind::Index && v.shape.0.len() == 1);
+            match (inputs.as_slice(), width) {
+                ([], None) if tokens => {}
+                ([x], None) if !tokens && x.shape.rows() == Dim::N => {}
+                ([x], Some(w)) if !tokens && x.shape.rows() == Dim::N => {
+                    if x.shape.cols() != w {
+                        return fault(format!(
+                            "{named} takes rows of {}, and gets rows of {w}",
+                            x.shape.cols()
+                        ));
+                    }
+                }
+                _ => {
+                    return fault(format!(
+                        "{named} takes other than one tensor of rows, or tokens at the start"
+                    ));
+                }
+            }
+            let result = graph.value(graph.result);
+            if result.shape.rows() != Dim::N || result.kind != Kind::Float {
+                return fault(format!("{named} returns {}, not the step's rows", result.shape));
+            }
+            width = Some(result.shape.cols());
+        }
+        Ok(())
+    }
+
+    /// Finds every weight of the chain and holds it to its program's shape and type, before anything is compiled.
+    ///
+    /// Entry `[part][value]` is the weight of that value, `None` where the value is no weight.
+    ///
+    /// # Errors
+    /// A weight that is missing, misshapen, or shorter than its shape.
+    pub fn bind(&self, weights: &dyn Weights) -> Result<Vec<Vec<Option<Weight>>>, BackendError> {
+        self.parts.iter().map(|part| bind_part(part, weights)).collect()
+    }
+}
+
+fn bind_part(part: &Typed, weights: &dyn Weights) -> Result<Vec<Option<Weight>>, BackendError> {
+    let graph = part.graph();
+    let mut bound: Vec<Option<Weight>> = vec![None; graph.values.len()];
+    for (id, value) in graph.declared() {
+        let Origin::Weight(name) = &value.origin else { continue };
+        let weight = weights.weight(name).ok_or_else(|| BackendError::NoWeight(name.clone()))?;
+        let found: Vec<u64> = weight.shape.iter().map(|&s| s as u64).collect();
+        let wanted: Vec<u64> =
+            value.shape.0.iter().map(|a| if let Dim::Fixed(s) = a.size { s } else { 0 }).collect();
+        let row = wanted.last().map_or(1, |&s| s as usize);
+        let rows: usize = wanted.iter().rev().skip(1).map(|&s| s as usize).product();
+        let bytes = part.dtype(id).row_bytes(row).and_then(|b| b.checked_mul(rows));
+        if found != wanted || weight.dtype != part.dtype(id) || bytes != Some(weight.data.bytes().len()) {
+            let found = format!("{} {found:?} in {} bytes", weight.dtype, weight.data.bytes().len());
+            let bytes = bytes.map_or("no whole number of".into(), |b| b.to_string());
+            let wanted = format!("{} {wanted:?} in {bytes} bytes", part.dtype(id));
+            return Err(BackendError::WeightShape { name: name.clone(), wanted, found });
+        }
+        bound[id.0] = Some(weight);
+    }
+    Ok(bound)
+}
+
+/// The tensor of rows that a program takes.
+pub(crate) fn input_rows(graph: &Graph) -> Option<(ValueId, &Value)> {
+    graph.declared().find(|(id, v)| v.kind == Kind::Float && graph.roles().of(*id) == Some(Role::Input))
+}

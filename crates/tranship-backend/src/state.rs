@@ -1,0 +1,113 @@
+//! A sequence's carried tensors, and their logical edge.
+
+use crate::{BackendError, CarriedSpec};
+use std::any::Any;
+use std::ops::Range;
+
+/// The carried tensors of one sequence, in the order of [`crate::Chain::carried`].
+///
+/// Whatever layout a backend keeps, these two methods speak in logical rows: row-major, in the carried dtype.
+pub trait State: Send {
+    /// The bytes of rows of a tensor.
+    ///
+    /// # Errors
+    /// [`BackendError::State`] for a tensor or rows that there are not.
+    fn read(&self, tensor: usize, rows: Range<usize>) -> Result<Vec<u8>, BackendError>;
+
+    /// Writes whole rows of a tensor, from `first_row` on.
+    ///
+    /// # Errors
+    /// [`BackendError::State`] for a tensor or rows that there are not, or bytes that are no whole rows.
+    fn write(&mut self, tensor: usize, first_row: usize, bytes: &[u8]) -> Result<(), BackendError>;
+
+    /// Bytes of memory that the state takes.
+    fn memory_bytes(&self) -> usize;
+
+    /// The backend's own type.
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+/// A state that is kept in its logical form: one buffer of rows for each tensor.
+pub struct RowState {
+    specs: Vec<CarriedSpec>,
+    buffers: Vec<Vec<u8>>,
+}
+
+impl RowState {
+    /// All rows zero.
+    ///
+    /// # Errors
+    /// [`BackendError::State`] when a tensor's size overflows or its memory is not to be had.
+    pub fn new(specs: Vec<CarriedSpec>) -> Result<RowState, BackendError> {
+        let mut buffers = Vec::with_capacity(specs.len());
+        for spec in &specs {
+            let bytes = spec.dtype.row_bytes(spec.cols).and_then(|b| b.checked_mul(spec.rows));
+            let mut buffer = Vec::new();
+            let fits = bytes.is_some_and(|b| buffer.try_reserve_exact(b).is_ok());
+            if !fits {
+                let what = format!("no memory for {} rows of {} {}", spec.rows, spec.cols, spec.dtype);
+                return Err(BackendError::State { tensor: spec.name.clone(), what });
+            }
+            buffer.resize(bytes.unwrap_or(0), 0);
+            buffers.push(buffer);
+        }
+        Ok(RowState { specs, buffers })
+    }
+
+    /// What is kept, tensor by tensor.
+    pub fn specs(&self) -> &[CarriedSpec] {
+        &self.specs
+    }
+
+    /// All bytes of a tensor.
+    pub fn buffer(&self, tensor: usize) -> &[u8] {
+        &self.buffers[tensor]
+    }
+
+    /// All bytes of a tensor, to write to.
+    pub fn buffer_mut(&mut self, tensor: usize) -> &mut [u8] {
+        &mut self.buffers[tensor]
+    }
+
+    /// The byte range of rows of a tensor, or why there is none.
+    fn span(&self, tensor: usize, rows: Range<usize>) -> Result<Range<usize>, BackendError> {
+        let Some(spec) = self.specs.get(tensor) else {
+            let what = format!("there are only {} carried tensors", self.specs.len());
+            return Err(BackendError::State { tensor: tensor.to_string(), what });
+        };
+        if rows.start > rows.end || rows.end > spec.rows {
+            let what = format!("rows {}..{} of {} are asked for", rows.start, rows.end, spec.rows);
+            return Err(BackendError::State { tensor: spec.name.clone(), what });
+        }
+        let row = spec.dtype.row_bytes(spec.cols).unwrap_or(0);
+        Ok(rows.start * row..rows.end * row)
+    }
+}
+
+impl State for RowState {
+    fn read(&self, tensor: usize, rows: Range<usize>) -> Result<Vec<u8>, BackendError> {
+        let span = self.span(tensor, rows)?;
+        Ok(self.buffers[tensor][span].to_vec())
+    }
+
+    fn write(&mut self, tensor: usize, first_row: usize, bytes: &[u8]) -> Result<(), BackendError> {
+        self.span(tensor, 0..0)?;
+        let spec = &self.specs[tensor];
+        let row = spec.dtype.row_bytes(spec.cols).unwrap_or(0).max(1);
+        if !bytes.len().is_multiple_of(row) {
+            let what = format!("{} bytes are no whole number of rows of {row} bytes", bytes.len());
+            return Err(BackendError::State { tensor: spec.name.clone(), what });
+        }
+        let span = self.span(tensor, first_row..first_row.saturating_add(bytes.len() / row))?;
+        self.buffers[tensor][span].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.buffers.iter().map(Vec::len).sum()
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}

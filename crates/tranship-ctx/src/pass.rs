@@ -1,0 +1,234 @@
+//! The typing pass. It walks a lifted graph once and gives each value its dtype:
+//!
+//! - a weight is read as it is stored, and widened inside the operation that reads it; only a type that the
+//!   device does not take is widened by a cast node of its own, when it is loaded;
+//! - activations are of the compute type; caches and memories of theirs, and what is written to them is cast;
+//! - an operation of class `Accum` computes in the join of the accumulation type with all its operands' types and
+//!   gives back the compute type; one of class `Join` computes in the join of its operands, the lower of them
+//!   cast up, and is cast back to the compute type where the join is another;
+//! - what the head returns stays in its accumulator: logits go to a softmax, not into another operation.
+
+use crate::{Accepts, Activations, Cast, CastLedger, ComputeCtx, CtxError, DTypeSet, Reason, Typed};
+use std::collections::HashMap;
+use tranship_dtype::DType;
+use tranship_program::ops::Precision;
+use tranship_program::{Action, Extent, Graph, Kind, Node, Op, Origin, Role, Rows, Span, Value, ValueId};
+
+/// The type that indices are in.
+const INDEX: DType = DType::U32;
+
+impl ComputeCtx {
+    /// Types a program: a dtype for every value, an accumulator for every operation that has one, a node for every
+    /// cast.
+    ///
+    /// `stored` gives the type that the checkpoint stores a weight in; `accepts` is what the device takes.
+    ///
+    /// # Errors
+    /// A policy that cannot be, a weight that is not there, operands without a join, a type that the device lacks.
+    pub fn typed(
+        &self,
+        graph: &Graph,
+        stored: &dyn Fn(&str) -> Option<DType>,
+        accepts: &Accepts,
+    ) -> Result<Typed, CtxError> {
+        self.check()?;
+        let mut pass = Pass {
+            ctx: self,
+            accepts,
+            layer: graph.param("layer"),
+            graph: without_nodes(graph),
+            dtypes: vec![INDEX; graph.values.len()],
+            accums: Vec::new(),
+            casts: Vec::new(),
+            cast_of: HashMap::new(),
+            renamed: (0..graph.values.len()).map(ValueId).collect(),
+        };
+        for (id, value) in graph.declared() {
+            pass.declare(graph, id, value, stored)?;
+        }
+        for node in &graph.nodes {
+            pass.node(graph, node)?;
+        }
+        let result = pass.renamed[graph.result.0];
+        pass.graph.result = result;
+        Ok(Typed {
+            graph: pass.graph,
+            dtypes: pass.dtypes,
+            accums: pass.accums,
+            ledger: CastLedger { casts: pass.casts },
+        })
+    }
+}
+
+struct Pass<'a> {
+    ctx: &'a ComputeCtx,
+    accepts: &'a Accepts,
+    layer: Option<u64>,
+    graph: Graph,
+    dtypes: Vec<DType>,
+    accums: Vec<Option<DType>>,
+    casts: Vec<Cast>,
+    /// Casts already made, by value and type: one value is cast to one type once.
+    cast_of: HashMap<(ValueId, DType), ValueId>,
+    /// What stands for each value of the untyped graph.
+    renamed: Vec<ValueId>,
+}
+
+impl Pass<'_> {
+    fn declare(
+        &mut self,
+        graph: &Graph,
+        id: ValueId,
+        value: &Value,
+        stored: &dyn Fn(&str) -> Option<DType>,
+    ) -> Result<(), CtxError> {
+        if value.kind == Kind::Index {
+            return Ok(());
+        }
+        if let Origin::Weight(name) = &value.origin {
+            let dtype = stored(name).ok_or_else(|| CtxError::NoWeight(name.clone()))?;
+            self.dtypes[id.0] = dtype;
+            let taken = self.accepts.weights.widened(dtype);
+            let taken =
+                taken.ok_or_else(|| self.unsupported(name, dtype, "weights", self.accepts.weights))?;
+            self.renamed[id.0] = self.cast(id, taken, Reason::Widen, Span::default());
+            return Ok(());
+        }
+        let (dtype, purpose, has) = match graph.roles().of(id) {
+            Some(Role::Carried(Extent::Append)) => (self.ctx.kv_of(self.layer), "kv", self.accepts.kv),
+            Some(Role::Carried(_)) => (self.ctx.state_of(self.layer), "state", self.accepts.state),
+            _ => (self.ctx.compute, "activations", self.accepts.compute),
+        };
+        if !has.has(dtype) {
+            return Err(self.unsupported(&value.name, dtype, purpose, has));
+        }
+        self.dtypes[id.0] = dtype;
+        Ok(())
+    }
+
+    fn unsupported(&self, value: &str, dtype: DType, purpose: &'static str, has: DTypeSet) -> CtxError {
+        let device = self.ctx.device.to_string();
+        CtxError::Unsupported { value: value.to_owned(), device, dtype, purpose, has: has.to_string() }
+    }
+
+    fn node(&mut self, graph: &Graph, node: &Node) -> Result<(), CtxError> {
+        match &node.action {
+            Action::Read { tensor, rows, out } => {
+                self.dtypes[out.0] = self.dtypes[tensor.0];
+                self.push(Action::Read { tensor: *tensor, rows: *rows, out: *out }, node.span, None);
+                // A row of a cache is read by attention as it is; a memory read whole is an activation.
+                if *rows == Rows::All {
+                    self.renamed[out.0] = self.cast(*out, self.ctx.compute, Reason::Compute, node.span);
+                }
+                Ok(())
+            }
+            Action::Write { tensor, rows, value } => {
+                let reason = match graph.roles().of(*tensor) {
+                    Some(Role::Carried(Extent::Append)) => Reason::Kv,
+                    Some(Role::Carried(_)) => Reason::State,
+                    _ => Reason::Compute,
+                };
+                let value = self.cast(self.renamed[value.0], self.dtypes[tensor.0], reason, node.span);
+                self.push(Action::Write { tensor: *tensor, rows: *rows, value }, node.span, None);
+                Ok(())
+            }
+            Action::Apply { op, args, out } => self.apply(graph, op, args, *out, node.span),
+        }
+    }
+
+    fn apply(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        args: &[ValueId],
+        out: ValueId,
+        span: Span,
+    ) -> Result<(), CtxError> {
+        let mut args: Vec<ValueId> = args.iter().map(|a| self.renamed[a.0]).collect();
+        let name = graph.value(out).name.clone();
+        match op.precision() {
+            Precision::Move => {
+                self.dtypes[out.0] = self.dtypes[args[0].0].decoded();
+                self.push(Action::Apply { op: op.clone(), args, out }, span, None);
+                self.renamed[out.0] = self.cast(out, self.ctx.compute, Reason::Compute, span);
+            }
+            Precision::Join => {
+                let dtype = self.join_all(&args, &name)?;
+                for arg in &mut args {
+                    *arg = self.cast(*arg, dtype, Reason::Join, span);
+                }
+                self.dtypes[out.0] = dtype;
+                self.push(Action::Apply { op: op.clone(), args, out }, span, None);
+                self.renamed[out.0] = self.cast(out, self.ctx.compute, Reason::Compute, span);
+            }
+            Precision::Accum => {
+                let operands = self.join_all(&args, &name)?;
+                let accum = operands.join(self.ctx.accum);
+                let accum = accum.map_err(|source| CtxError::Operands { value: name.clone(), source })?;
+                if !self.accepts.accum.has(accum) {
+                    return Err(self.unsupported(&name, accum, "accum", self.accepts.accum));
+                }
+                if *op == Op::Linear {
+                    args[0] = self.meet_blocks(args[0], args[1], span);
+                }
+                let logits = graph.name == "head" && graph.result == out;
+                self.dtypes[out.0] = if logits { accum } else { self.ctx.compute };
+                self.push(Action::Apply { op: op.clone(), args, out }, span, Some(accum));
+            }
+        }
+        Ok(())
+    }
+
+    /// The join of all real operands' types, out of their block encodings.
+    fn join_all(&self, args: &[ValueId], name: &str) -> Result<DType, CtxError> {
+        let real = args.iter().filter(|a| self.graph.value(**a).kind == Kind::Float);
+        let mut dtypes = real.map(|a| self.dtypes[a.0].decoded());
+        let first = dtypes.next().unwrap_or(self.ctx.compute);
+        dtypes
+            .try_fold(first, DType::join)
+            .map_err(|source| CtxError::Operands { value: name.to_owned(), source })
+    }
+
+    /// The activations of a linear, as 8-bit blocks where the policy and the weight's encoding ask for it.
+    fn meet_blocks(&mut self, x: ValueId, w: ValueId, span: Span) -> ValueId {
+        let encoded = matches!(self.dtypes[w.0], DType::Block(_));
+        let blocks = self.ctx.activations_of(self.layer) == Activations::Blocks;
+        if encoded && blocks && self.accepts.blocks.has(DType::Q8_1) {
+            return self.cast(x, DType::Q8_1, Reason::Activations, span);
+        }
+        x
+    }
+
+    /// The value at `to`, by a cast node unless it is there or has been cast before.
+    fn cast(&mut self, value: ValueId, to: DType, reason: Reason, span: Span) -> ValueId {
+        let from = self.dtypes[value.0];
+        if from == to || self.graph.value(value).kind == Kind::Index {
+            return value;
+        }
+        if let Some(&cast) = self.cast_of.get(&(value, to)) {
+            return cast;
+        }
+        let Value { name, kind, shape, .. } = self.graph.value(value).clone();
+        let cast =
+            Value { name: format!("{name}~{to}"), kind, shape: shape.clone(), origin: Origin::Computed };
+        self.graph.values.push(cast);
+        self.dtypes.push(to);
+        let out = ValueId(self.graph.values.len() - 1);
+        self.casts.push(Cast { value: name, shape, from, to, reason, node: self.graph.nodes.len() });
+        self.push(Action::Apply { op: Op::Cast(to), args: vec![value], out }, span, None);
+        self.cast_of.insert((value, to), out);
+        out
+    }
+
+    fn push(&mut self, action: Action, span: Span, accum: Option<DType>) {
+        self.graph.nodes.push(Node { action, span });
+        self.accums.push(accum);
+    }
+}
+
+/// The graph with its values and none of its actions.
+fn without_nodes(graph: &Graph) -> Graph {
+    let mut empty = graph.clone();
+    empty.nodes.clear();
+    empty
+}
