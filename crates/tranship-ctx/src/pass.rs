@@ -95,8 +95,13 @@ impl Pass<'_> {
             return Ok(());
         }
         let (dtype, purpose, has) = match graph.roles().of(id) {
-            Some(Role::Carried(Extent::Append)) => (self.ctx.kv_of(self.layer), "kv", self.accepts.kv),
-            Some(Role::Carried(_)) => (self.ctx.state_of(self.layer), "state", self.accepts.state),
+            Some(Role::Carried(extent)) => {
+                let dtype = self.ctx.carried_dtype(self.layer, extent);
+                match extent {
+                    Extent::Append => (dtype, "kv", self.accepts.kv),
+                    _ => (dtype, "state", self.accepts.state),
+                }
+            }
             _ => (self.ctx.compute, "activations", self.accepts.compute),
         };
         if !has.has(dtype) {

@@ -3,6 +3,7 @@
 use crate::{CtxError, Device};
 use std::collections::BTreeMap;
 use tranship_dtype::{DType, NoJoin};
+use tranship_program::Extent;
 use tranship_residency::Residency;
 
 /// The presets by name.
@@ -153,6 +154,14 @@ impl ComputeCtx {
     /// [`NoJoin`] if there is none, as for an index.
     pub fn promote(&self, dtype: DType) -> Result<DType, NoJoin> {
         self.compute.join(dtype)
+    }
+
+    /// The type of a carried tensor of a layer: rows that are appended are cached, what is rewritten is remembered.
+    pub fn carried_dtype(&self, layer: Option<u64>, extent: Extent) -> DType {
+        match extent {
+            Extent::Append => self.kv_of(layer),
+            _ => self.state_of(layer),
+        }
     }
 
     /// The type of a layer's key/value caches.
