@@ -17,7 +17,7 @@ pub struct Span {
 pub enum Rule {
     /// The text is not of the language's form.
     Syntax,
-    /// A name is defined once.
+    /// A name is defined once and is no word of the language, and a value has one name.
     DuplicateName,
     /// A name is defined before it is used.
     UnknownName,
@@ -27,6 +27,8 @@ pub enum Rule {
     OperandCount,
     /// An operand is an index where an index is wanted, and a tensor where a tensor is.
     OperandKind,
+    /// An index is `pos : index`, the position, or `[n]`, one number for each row of the step.
+    IndexForm,
     /// An attribute is one that the operation has, and is given once.
     UnknownAttribute,
     /// An attribute that the operation needs is given.
@@ -35,23 +37,26 @@ pub enum Rule {
     AttributeValue,
     /// Shapes agree with each other and with the attributes.
     ShapeMismatch,
-    /// A declared size is not 0, and no tensor has 2^63 elements or more.
+    /// A declared size is not 0, and no tensor, declared or computed, has 2^63 elements or more.
     Size,
-    /// Rows are `[..]`, `[.. pos+n]` or `[pos .. pos+n]`, of a declared tensor with rows.
+    /// Rows are `[..]`, `[.. pos+n]` or `[pos .. pos+n]` of a declared tensor, and a tensor that is written is
+    /// read by its rows, not by its name alone.
     RowRange,
     /// Only declared tensors that are no weights and no step inputs are written.
     NotWritable,
     /// Rows are written before they are read in the same step.
     ReadsUnwritten,
+    /// Rows that were read are used before they are written, so that no read has to copy.
+    StaleRows,
     /// Rows are written once in a step.
     WrittenTwice,
-    /// A tensor that grows by rows has one row for each position of `ctx`.
+    /// A tensor with rows at the position has one for each position of `ctx`.
     AppendLength,
     /// All writes of a tensor are of one form, so that its valid rows are a function of the position.
     MixedExtent,
-    /// What is declared, computed or carried is used.
+    /// What is declared or computed is used.
     Unused,
-    /// A program ends in one `return`.
+    /// A program ends in one `return`, of a computed tensor `[n, width]`.
     Return,
     /// Prefill and decode of one layer carry the same tensors.
     StateMismatch,
@@ -59,7 +64,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules, in declaration order.
-    pub const ALL: [Rule; 20] = {
+    pub const ALL: [Rule; 22] = {
         use Rule::*;
         [
             Syntax,
@@ -68,6 +73,7 @@ impl Rule {
             UnknownOp,
             OperandCount,
             OperandKind,
+            IndexForm,
             UnknownAttribute,
             MissingAttribute,
             AttributeValue,
@@ -76,6 +82,7 @@ impl Rule {
             RowRange,
             NotWritable,
             ReadsUnwritten,
+            StaleRows,
             WrittenTwice,
             AppendLength,
             MixedExtent,

@@ -17,7 +17,7 @@ pub struct Graph {
     pub name: String,
     /// The numbers of its header.
     pub params: Vec<(String, u64)>,
-    /// Declared values first, in order, then computed ones.
+    /// Declared and computed values, in the order of the text.
     pub values: Vec<Value>,
     /// What is done, in order.
     pub nodes: Vec<Node>,

@@ -1,6 +1,7 @@
 //! Text into tokens, with places. A line's end is a token; a comment belongs to the line it ends.
 
 use crate::error::{ProgramError, Rule, Span, fault};
+use crate::syntax::Attr;
 
 /// One token.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,7 +20,7 @@ impl Token {
     pub fn describe(&self) -> String {
         match self {
             Token::Word(w) => format!("`{w}`"),
-            Token::Number(v) => format!("`{v}`"),
+            Token::Number(v) => format!("`{}`", Attr::Number(*v)),
             Token::Text(t) => format!("\"{t}\""),
             Token::Sign(s) => format!("`{s}`"),
             Token::Comment(_) => "a comment".into(),

@@ -12,9 +12,9 @@ impl Program {
     /// Checks the program against every rule and gives its flat graph.
     ///
     /// # Errors
-    /// The first rule that is broken, in the order of the text.
+    /// The first rule that is broken: of single statements in the order of the text, then of the whole.
     pub fn lift(&self) -> Result<Graph, ProgramError> {
-        let mut lift = Lift::default();
+        let mut lift = Lift { ctx: self.param("ctx").unwrap_or(1).max(1), ..Lift::default() };
         let mut result = None;
         for item in self.lines.iter().filter_map(|l| l.item.as_ref()) {
             if let Some((span, _)) = result {
@@ -28,6 +28,7 @@ impl Program {
         }
         let (_, result) = result
             .ok_or_else(|| fault(Rule::Return, Span::default(), "the program ends without a `return`"))?;
+        lift.written_are_read_by_rows()?;
         lift.all_used(result)?;
         let mut graph = Graph {
             name: self.name.clone(),
@@ -48,6 +49,10 @@ struct Lift {
     spans: Vec<Span>,
     nodes: Vec<Node>,
     names: HashMap<String, ValueId>,
+    /// Operands given by name alone.
+    bare: Vec<(ValueId, Span)>,
+    /// The most rows that a symbolic size stands for, as far as the program says.
+    ctx: u64,
     /// The statement being lifted, and how many inner values it has had.
     target: (String, u32),
 }
@@ -63,12 +68,17 @@ impl Lift {
             }
             Item::Let(name, value) => {
                 self.fresh(name)?;
+                if name.name == "pos" {
+                    return Err(position(name));
+                }
+                if let Expr::Name(other) = value {
+                    let message = format!("`{}` would be a second name of `{}`", name.name, other.name);
+                    return Err(fault(Rule::DuplicateName, name.span, message));
+                }
                 self.target = (name.name.clone(), 0);
                 let id = self.expr(value)?;
-                if !matches!(value, Expr::Name(_)) {
-                    self.values[id.0].name = name.name.clone();
-                    self.spans[id.0] = name.span;
-                }
+                self.values[id.0].name = name.name.clone();
+                self.spans[id.0] = name.span;
                 self.names.insert(name.name.clone(), id);
                 Ok(None)
             }
@@ -80,7 +90,17 @@ impl Lift {
             }
             Item::Return(span, value) => {
                 self.target = ("return".into(), 0);
-                Ok(Some((*span, self.expr(value)?)))
+                let id = self.expr(value)?;
+                let found = &self.values[id.0];
+                let rows = found.shape.rows() == Dim::N && found.shape.0.len() >= 2;
+                if found.origin != Origin::Computed || !rows {
+                    let message = format!(
+                        "wanted a computed tensor [n, width], found `{}` {}",
+                        found.name, found.shape
+                    );
+                    return Err(fault(Rule::Return, *span, message));
+                }
+                Ok(Some((*span, id)))
             }
         }
     }
@@ -104,27 +124,31 @@ impl Lift {
         if decl.kind == Kind::Float && decl.axes.is_empty() {
             return Err(fault(Rule::Size, decl.name.span, format!("`{name}` has no axes")));
         }
-        let mut elements = 1u64;
         for (i, axis) in decl.axes.iter().enumerate() {
-            let size = match axis.size {
-                Dim::Fixed(size) => size,
-                _ if i == 0 && decl.weight.is_none() => 1,
-                _ => {
-                    let message = format!("`{name}`: only the first axis of an unbound tensor may be `n`");
-                    return Err(fault(Rule::Size, decl.name.span, message));
-                }
-            };
-            elements = elements.checked_mul(size).filter(|&e| e > 0 && e < 1 << 63).ok_or_else(|| {
-                let message =
-                    format!("`{name}` {} is empty or has 2^63 elements or more", Shape(decl.axes.clone()));
-                fault(Rule::Size, decl.name.span, message)
-            })?;
+            let fixed = matches!(axis.size, Dim::Fixed(_));
+            if !fixed && (i > 0 || decl.weight.is_some() || axis.size == Dim::PosN) {
+                let message = format!("`{name}`: only the first axis of an unbound tensor may be `n`");
+                return Err(fault(Rule::Size, decl.name.span, message));
+            }
+        }
+        let shape = Shape(decl.axes.clone());
+        if shape.elements(self.ctx).is_none_or(|elements| elements == 0) {
+            let message = format!("`{name}` {shape} is empty or has 2^63 elements or more");
+            return Err(fault(Rule::Size, decl.name.span, message));
         }
         if decl.kind == Kind::Index && decl.weight.is_some() {
             return Err(fault(Rule::OperandKind, decl.name.span, format!("`{name}`: an index is no weight")));
         }
+        let scalar = decl.kind == Kind::Index && shape.0.is_empty();
+        if name == "pos" && !scalar {
+            return Err(position(&decl.name));
+        }
+        if decl.kind == Kind::Index && name != "pos" && (shape.0.len() != 1 || shape.rows() != Dim::N) {
+            let message = format!("`{name}`: an index is `pos`, the position, or has the axis [n]");
+            return Err(fault(Rule::IndexForm, decl.name.span, message));
+        }
         let origin = decl.weight.clone().map_or(Origin::Declared, Origin::Weight);
-        let id = self.value(name.clone(), decl.kind, Shape(decl.axes.clone()), origin, decl.name.span);
+        let id = self.value(name.clone(), decl.kind, shape, origin, decl.name.span);
         self.names.insert(name.clone(), id);
         Ok(())
     }
@@ -135,10 +159,14 @@ impl Lift {
         ValueId(self.values.len() - 1)
     }
 
-    fn computed(&mut self, shape: Shape, span: Span) -> ValueId {
+    fn computed(&mut self, shape: Shape, span: Span) -> Result<ValueId, ProgramError> {
+        if shape.elements(self.ctx).is_none() {
+            let message = format!("the result {shape} has 2^63 elements or more");
+            return Err(fault(Rule::Size, span, message));
+        }
         self.target.1 += 1;
         let name = format!("{}.{}", self.target.0, self.target.1);
-        self.value(name, Kind::Float, shape, Origin::Computed, span)
+        Ok(self.value(name, Kind::Float, shape, Origin::Computed, span))
     }
 
     fn find(&self, name: &Named) -> Result<ValueId, ProgramError> {
@@ -150,7 +178,11 @@ impl Lift {
 
     fn expr(&mut self, expr: &Expr) -> Result<ValueId, ProgramError> {
         match expr {
-            Expr::Name(name) => self.find(name),
+            Expr::Name(name) => {
+                let id = self.find(name)?;
+                self.bare.push((id, name.span));
+                Ok(id)
+            }
             Expr::Rows(name, range) => {
                 let tensor = self.find(name)?;
                 let rows = self.rows(name, tensor, range)?;
@@ -159,7 +191,7 @@ impl Lift {
                     Rows::UpTo => self.values[tensor.0].shape.with_rows(Dim::PosN),
                     Rows::New => self.values[tensor.0].shape.with_rows(Dim::N),
                 };
-                let out = self.computed(shape, name.span);
+                let out = self.computed(shape, name.span)?;
                 self.nodes.push(Node { action: Action::Read { tensor, rows, out }, span: name.span });
                 Ok(out)
             }
@@ -167,7 +199,7 @@ impl Lift {
                 let ids = args.iter().map(|a| self.expr(a)).collect::<Result<Vec<_>, _>>()?;
                 let operands = ids.iter().map(|id| &self.values[id.0]).collect();
                 let (lifted, shape) = Op::lift(Call::new(op, operands, attrs)?)?;
-                let out = self.computed(shape, op.span);
+                let out = self.computed(shape, op.span)?;
                 self.nodes.push(Node { action: Action::Apply { op: lifted, args: ids, out }, span: op.span });
                 Ok(out)
             }
@@ -178,8 +210,13 @@ impl Lift {
     fn rows(&self, name: &Named, tensor: ValueId, range: &Range) -> Result<Rows, ProgramError> {
         let value = &self.values[tensor.0];
         if value.origin != Origin::Declared || value.kind != Kind::Float {
+            let what = match (value.kind, &value.origin) {
+                (Kind::Index, _) => "an index",
+                (_, Origin::Weight(_)) => "a weight",
+                _ => "a computed value",
+            };
             let message =
-                format!("`{}` is no declared tensor, and only those have rows to address", name.name);
+                format!("`{}` is {what}, and only declared tensors have rows to address", name.name);
             return Err(fault(Rule::RowRange, name.span, message));
         }
         let pos = Bound { pos: true, n: false, offset: 0 };
@@ -194,8 +231,7 @@ impl Lift {
                 return Err(fault(Rule::RowRange, name.span, message));
             }
         };
-        let declared = self.names.get("pos").map(|id| &self.values[id.0]);
-        if !declared.is_some_and(|p| p.kind == Kind::Index && p.shape.0.is_empty()) {
+        if !self.names.contains_key("pos") {
             let message = format!("`{}{range}` needs a declaration `pos : index`", name.name);
             return Err(fault(Rule::RowRange, name.span, message));
         }
@@ -223,6 +259,10 @@ impl Lift {
             Origin::Declared => {}
         }
         let rows = self.rows(name, tensor, range)?;
+        if rows == Rows::UpTo {
+            let message = format!("`{}{rows}` would rewrite rows of earlier steps", name.name);
+            return Err(fault(Rule::RowRange, name.span, message));
+        }
         if source.kind != Kind::Float {
             let message = format!("`{}` holds numbers, and an index is written to it", name.name);
             return Err(fault(Rule::OperandKind, name.span, message));
@@ -235,6 +275,25 @@ impl Lift {
         }
         self.nodes.push(Node { action: Action::Write { tensor, rows, value }, span: name.span });
         Ok(())
+    }
+
+    /// What is written is read by its rows alone: then operands are values that do not change, and only reads and
+    /// writes of rows touch memory.
+    fn written_are_read_by_rows(&self) -> Result<(), ProgramError> {
+        let mut written = vec![false; self.values.len()];
+        for node in &self.nodes {
+            if let Action::Write { tensor, .. } = node.action {
+                written[tensor.0] = true;
+            }
+        }
+        match self.bare.iter().find(|(id, _)| written[id.0]) {
+            Some((id, span)) => {
+                let name = &self.values[id.0].name;
+                let message = format!("`{name}` is written in this program: read its rows, as `{name}[..]`");
+                Err(fault(Rule::RowRange, *span, message))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Every value is read by something, or is the result; `pos` is read by every row range.
@@ -258,4 +317,8 @@ impl Lift {
             None => Ok(()),
         }
     }
+}
+
+fn position(name: &Named) -> ProgramError {
+    fault(Rule::IndexForm, name.span, "`pos` is the position, and is declared as `pos : index`")
 }

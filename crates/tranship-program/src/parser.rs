@@ -8,11 +8,14 @@ use crate::{Axis, Dim, Kind};
 /// Nesting of expressions that the parser follows; authored programs need four.
 const MAX_DEPTH: u32 = 64;
 
+/// Sums and products of one line. Each makes the tree one deeper, and what walks a tree does so by recursion.
+const MAX_SIGNS: u32 = 256;
+
 impl Program {
     /// Reads a program. Printing the result gives the same text, up to spacing and the way numbers are written.
     ///
     /// # Errors
-    /// [`Rule::Syntax`] or [`Rule::Return`], with the place.
+    /// [`Rule::Syntax`], or [`Rule::DuplicateName`] of a parameter, with the place.
     pub fn parse(text: &str) -> Result<Program, ProgramError> {
         let mut lines = text.lines().zip(1u32..).skip_while(|(line, _)| line.trim().is_empty());
         let Some((head, number)) = lines.next() else {
@@ -48,16 +51,22 @@ fn header(c: &mut Cursor) -> Result<Program, ProgramError> {
     Ok(Program { name, params, comment: c.line_end()?, lines: Vec::new() })
 }
 
+/// Whether a number is a size: whole, and small enough that the text and the number are one.
+fn whole(v: f64) -> bool {
+    v >= 0.0 && v.fract() == 0.0 && v < 9e15
+}
+
 /// A place within one line's tokens.
 struct Cursor {
     tokens: Vec<(Token, Span)>,
     at: usize,
     depth: u32,
+    signs: u32,
 }
 
 impl Cursor {
     fn of(line: &str, number: u32) -> Result<Cursor, ProgramError> {
-        Ok(Cursor { tokens: tokens(line, number)?, at: 0, depth: 0 })
+        Ok(Cursor { tokens: tokens(line, number)?, at: 0, depth: 0, signs: 0 })
     }
 
     fn peek(&self) -> &Token {
@@ -121,7 +130,7 @@ impl Cursor {
 
     fn integer(&mut self) -> Result<u64, ProgramError> {
         match *self.peek() {
-            Token::Number(v) if v >= 0.0 && v.fract() == 0.0 && v < 9e15 => {
+            Token::Number(v) if whole(v) => {
                 self.next();
                 Ok(v as u64)
             }
@@ -169,13 +178,11 @@ impl Cursor {
             };
             let axes = if kind == Kind::Float || self.is_sign("[") { self.axes()? } else { Vec::new() };
             let weight = if self.take("@") {
-                match self.next() {
-                    Token::Text(weight) => Some(weight),
-                    _ => {
-                        self.at -= 1;
-                        return self.wanted("a weight's name in quotes");
-                    }
-                }
+                let Token::Text(weight) = self.peek().clone() else {
+                    return self.wanted("a weight's name in quotes");
+                };
+                self.next();
+                Some(weight)
             } else {
                 None
             };
@@ -228,11 +235,12 @@ impl Cursor {
 
     fn bound(&mut self) -> Result<Bound, ProgramError> {
         let mut bound = Bound::default();
+        let mut number = false;
         loop {
             match self.peek() {
                 Token::Word(w) if w == "pos" && !bound.pos => bound.pos = true,
                 Token::Word(w) if w == "n" && !bound.n => bound.n = true,
-                Token::Number(v) if *v >= 0.0 && v.fract() == 0.0 && *v < 9e15 => bound.offset += *v as u64,
+                Token::Number(v) if !number && whole(*v) => (bound.offset, number) = (*v as u64, true),
                 _ => return self.wanted("`pos`, `n` or a whole number, each at most once"),
             }
             self.next();
@@ -255,6 +263,11 @@ impl Cursor {
     ) -> Result<Expr, ProgramError> {
         let mut left = operand(self)?;
         while self.is_sign(sign) {
+            self.signs += 1;
+            if self.signs > MAX_SIGNS {
+                let message = format!("more than {MAX_SIGNS} sums and products in a line");
+                return Err(fault(Rule::Syntax, self.span(), message));
+            }
             let name = Named { name: op.into(), span: self.span() };
             self.next();
             left = Expr::Call(name, vec![left, operand(self)?], Vec::new());

@@ -4,11 +4,14 @@
 //! row read that this step has not written (then it is live on entry), and is it written? Both make it carried,
 //! and the form of its writes says which rows are valid after a number of tokens. A state cannot be forgotten,
 //! because reading it is what makes it one.
+//!
+//! The same walk holds that rows which were read are not used after they were written: a backend may take every
+//! read as a view of the tensor's memory.
 
 use crate::error::{ProgramError, Rule, Span, fault};
-use crate::graph::{Action, Graph, Origin, Rows, Value, ValueId};
+use crate::graph::{Action, Graph, Node, Origin, Rows, Value, ValueId};
 use crate::{Dim, Kind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// What a declared tensor is to its program.
@@ -105,9 +108,11 @@ impl Roles {
 
     pub(crate) fn derive(graph: &Graph) -> Result<Roles, ProgramError> {
         let mut uses: BTreeMap<usize, Uses> = BTreeMap::new();
+        let mut views = Views::default();
         for (order, node) in graph.nodes.iter().enumerate() {
+            views.follow(graph, node)?;
             let mut touch = |id: ValueId, rows: Rows, write: bool| {
-                if *tensor_origin(graph, id) != Origin::Declared || graph.value(id).kind != Kind::Float {
+                if graph.value(id).origin != Origin::Declared || graph.value(id).kind != Kind::Float {
                     return Ok(());
                 }
                 let uses = uses.entry(id.0).or_insert(Uses { first: order, ..Uses::default() });
@@ -128,6 +133,7 @@ impl Roles {
             let role = match (&value.origin, uses.get(&id.0)) {
                 (Origin::Weight(_), _) => Role::Weight,
                 (_, Some(uses)) => uses.role(graph, value)?,
+                // An index: the verifier holds that every other value is read.
                 (_, None) => Role::Input,
             };
             if let (Role::Carried(extent), Some(uses)) = (role, uses.get(&id.0)) {
@@ -144,10 +150,6 @@ impl Roles {
     }
 }
 
-fn tensor_origin(graph: &Graph, id: ValueId) -> &Origin {
-    &graph.value(id).origin
-}
-
 fn axes(value: &Value) -> Vec<(String, u64)> {
     let sized = |(i, axis): (usize, &crate::Axis)| match axis.size {
         Dim::Fixed(size) => Some((axis.name.clone().unwrap_or_else(|| format!("axis{i}")), size)),
@@ -156,12 +158,48 @@ fn axes(value: &Value) -> Vec<(String, u64)> {
     value.shape.0.iter().enumerate().filter_map(sized).collect()
 }
 
+/// Values that are rows of a tensor, and those whose tensor was written since.
+#[derive(Default)]
+struct Views {
+    /// The tensor and rows that a read value shows.
+    of: BTreeMap<ValueId, (ValueId, Rows)>,
+    stale: BTreeSet<ValueId>,
+}
+
+impl Views {
+    fn follow(&mut self, graph: &Graph, node: &Node) -> Result<(), ProgramError> {
+        let name = |id: ValueId| &graph.value(id).name;
+        if let Some(old) = node.action.inputs().iter().find(|id| self.stale.contains(id)) {
+            let (tensor, rows) = self.of[old];
+            let (tensor, old) = (name(tensor), name(*old));
+            let message = format!("`{old}` is `{tensor}{rows}` as it was before `{tensor}` was written");
+            return Err(fault(Rule::StaleRows, node.span, message));
+        }
+        match node.action {
+            Action::Read { tensor, rows, out } => {
+                self.of.insert(out, (tensor, rows));
+            }
+            Action::Write { tensor, rows, value } => {
+                if self.of.get(&value).is_some_and(|(source, _)| *source == tensor) {
+                    let message = format!("`{}{rows}` is written with its own rows", name(tensor));
+                    return Err(fault(Rule::StaleRows, node.span, message));
+                }
+                let shown = self.of.iter().filter(|(_, (source, _))| *source == tensor);
+                self.stale.extend(shown.map(|(value, _)| *value));
+            }
+            Action::Apply { .. } => {}
+        }
+        Ok(())
+    }
+}
+
 /// What the walk has seen of one tensor.
 #[derive(Default)]
 struct Uses {
     first: usize,
     span: Span,
-    read: bool,
+    /// Rows were addressed by the position.
+    positional: bool,
     /// A row was read that this step had not written.
     live: bool,
     wrote_new: bool,
@@ -170,6 +208,7 @@ struct Uses {
 
 impl Uses {
     fn touch(&mut self, value: &Value, rows: Rows, write: bool, span: Span) -> Result<(), ProgramError> {
+        self.positional |= rows != Rows::All;
         if write { self.write(value, rows, span) } else { self.read(value, rows, span) }
     }
 
@@ -183,13 +222,13 @@ impl Uses {
                 format!("`{name}` is a step input, and is not written"),
             ));
         }
+        if rows == Rows::New && self.live {
+            let message = format!("`{name}` was read whole, and its rows after pos are not written");
+            return Err(fault(Rule::ReadsUnwritten, span, message));
+        }
         let (written, other) = match rows {
-            Rows::New => (&mut self.wrote_new, self.wrote_all),
             Rows::All => (&mut self.wrote_all, self.wrote_new),
-            Rows::UpTo => {
-                let message = format!("`{name}[.. pos+n]` would rewrite rows of earlier steps");
-                return Err(fault(Rule::RowRange, span, message));
-            }
+            _ => (&mut self.wrote_new, self.wrote_all),
         };
         if other {
             let message = format!("`{name}` is written both as a whole and by rows");
@@ -206,7 +245,6 @@ impl Uses {
     }
 
     fn read(&mut self, value: &Value, rows: Rows, span: Span) -> Result<(), ProgramError> {
-        self.read = true;
         if rows == Rows::All {
             if self.wrote_new {
                 let message =
@@ -226,19 +264,16 @@ impl Uses {
 
     fn role(&self, graph: &Graph, value: &Value) -> Result<Role, ProgramError> {
         let name = &value.name;
-        if !self.read {
-            return Err(fault(Rule::Unused, self.span, format!("`{name}` is written and never read")));
-        }
-        if self.wrote_new && self.live {
+        if self.positional {
             let ctx = graph.param("ctx");
             if ctx.is_none() || ctx != value.shape.fixed_rows() {
                 let wanted = ctx.map_or("a parameter `ctx`".into(), |c| format!("ctx={c} rows"));
-                let message = format!("`{name}` {} grows with the position: wanted {wanted}", value.shape);
+                let message = format!("`{name}` {} has rows at the position: wanted {wanted}", value.shape);
                 return Err(fault(Rule::AppendLength, self.span, message));
             }
-            return Ok(Role::Carried(Extent::Append));
         }
         Ok(match (self.wrote_new || self.wrote_all, self.live) {
+            (true, true) if self.wrote_new => Role::Carried(Extent::Append),
             (true, true) => Role::Carried(Extent::Recurrent),
             (true, false) => Role::Scratch,
             (false, _) if value.shape.rows() == Dim::N => Role::Input,

@@ -55,6 +55,13 @@ impl Shape {
         self.0.iter().skip(1).map(|a| if let Dim::Fixed(s) = a.size { s } else { 1 }).product()
     }
 
+    /// Elements with `rows` in the place of symbolic rows, or `None` from 2^63 on.
+    pub(crate) fn elements(&self, rows: u64) -> Option<u64> {
+        let size = |axis: &Axis| if let Dim::Fixed(s) = axis.size { s } else { rows };
+        let product = self.0.iter().try_fold(1u64, |product, axis| product.checked_mul(size(axis)));
+        product.filter(|&elements| elements < 1 << 63)
+    }
+
     /// The fixed size of the first axis.
     pub fn fixed_rows(&self) -> Option<u64> {
         match self.rows() {

@@ -32,7 +32,7 @@ pub struct Line {
 }
 
 /// What a line says.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Item {
     /// One or more declarations.
     Decls(Vec<Decl>),
@@ -42,6 +42,19 @@ pub enum Item {
     Write(Named, Range, Expr),
     /// `return expr`
     Return(Span, Expr),
+}
+
+/// Places do not count when programs are compared.
+impl PartialEq for Item {
+    fn eq(&self, other: &Item) -> bool {
+        match (self, other) {
+            (Item::Decls(a), Item::Decls(b)) => a == b,
+            (Item::Let(name, value), Item::Let(n, v)) => name == n && value == v,
+            (Item::Write(name, rows, value), Item::Write(n, r, v)) => name == n && rows == r && value == v,
+            (Item::Return(_, value), Item::Return(_, v)) => value == v,
+            _ => false,
+        }
+    }
 }
 
 /// A name and where it stands.

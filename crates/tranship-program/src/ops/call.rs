@@ -41,8 +41,9 @@ impl<'a> Call<'a> {
         if found < least || found > most {
             let names: Vec<&str> = kinds.iter().map(|(n, _)| *n).collect();
             let wanted = if optional > 0 { format!("{least} to {most}") } else { most.to_string() };
+            let plural = if most == 1 { "operand" } else { "operands" };
             let message =
-                format!("`{}` takes {wanted} operands ({}), found {found}", self.name(), names.join(", "));
+                format!("`{}` takes {wanted} {plural} ({}), found {found}", self.name(), names.join(", "));
             return Err(fault(Rule::OperandCount, self.span(), message));
         }
         for ((role, kind), value) in kinds.iter().zip(&self.operands) {
@@ -81,6 +82,14 @@ impl<'a> Call<'a> {
         Err(fault(Rule::ShapeMismatch, self.span(), message))
     }
 
+    /// Holds a condition on the values of attributes.
+    pub(crate) fn hold_attrs(&self, condition: bool, wanted: &str) -> Result<(), ProgramError> {
+        if condition {
+            return Ok(());
+        }
+        Err(fault(Rule::AttributeValue, self.span(), format!("`{}` wants {wanted}", self.name())))
+    }
+
     fn take(&mut self, key: &str) -> Option<(Span, &'a Attr)> {
         let at = self.attrs.iter().position(|(k, _)| k.name == key)?;
         let (key, value) = self.attrs.remove(at);
@@ -97,7 +106,8 @@ impl<'a> Call<'a> {
             None => Ok(None),
             Some((_, Attr::Number(v))) if range.contains(v) => Ok(Some(*v)),
             Some((span, found)) => {
-                let wanted = format!("a number from {:e} to {:e}", range.start(), range.end());
+                let wanted = [range.start(), range.end()].map(|bound| Attr::Number(*bound).to_string());
+                let wanted = format!("a number from {} to {}", wanted[0], wanted[1]);
                 let message = format!("`{}`: `{key}` wants {wanted}, found {found}", self.name());
                 Err(fault(Rule::AttributeValue, span, message))
             }

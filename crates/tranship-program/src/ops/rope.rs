@@ -181,17 +181,18 @@ fn scaling(call: &mut Call<'_>) -> Result<Scaling, ProgramError> {
                 original: call.number("original", POSITIVE)?,
             };
             if let Scaling::Llama3 { low, high, .. } = scaling {
-                call.hold(low < high, "`low` below `high`")?;
+                call.hold_attrs(low < high, "`low` below `high`")?;
             }
             scaling
         }
-        Some(_) => Scaling::Yarn {
-            factor: call.number("factor", POSITIVE)?,
-            original: call.number("original", POSITIVE)?,
-            beta_fast: call.number_or("beta_fast", POSITIVE)?.unwrap_or(32.0),
-            beta_slow: call.number_or("beta_slow", POSITIVE)?.unwrap_or(1.0),
-            magnitude: call.number("magnitude", POSITIVE)?,
-        },
+        Some(_) => {
+            let (factor, original) = (call.number("factor", POSITIVE)?, call.number("original", POSITIVE)?);
+            let beta_fast = call.number_or("beta_fast", POSITIVE)?.unwrap_or(32.0);
+            let beta_slow = call.number_or("beta_slow", POSITIVE)?.unwrap_or(1.0);
+            call.hold_attrs(beta_slow < beta_fast, "`beta_slow` below `beta_fast`")?;
+            let magnitude = call.number("magnitude", POSITIVE)?;
+            Scaling::Yarn { factor, original, beta_fast, beta_slow, magnitude }
+        }
         None => Scaling::None,
     })
 }

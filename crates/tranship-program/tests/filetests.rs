@@ -1,0 +1,100 @@
+//! Programs as test data. A `.tp` file holds a program and, after a line `---`, what is expected of it:
+//!
+//! - `refused/RULE*.tp`: the one error, which must be of the rule that the file is named after. A line `--- with`
+//!   starts a second program, and then the two are held to carry the same tensors;
+//! - `accepted/*.tp`: the program as it prints (`as written` if the text is canonical), its flat graph with the
+//!   roles, and the tensors it carries.
+//!
+//! `TRANSHIP_BLESS=1 cargo test -p tranship-program --test filetests` writes what was found into the files; the
+//! difference is then for a person to read.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use tranship_program::{Graph, Program, ProgramError, Rule, same_state};
+
+const EXPECTED: &str = "---\n";
+const WITH: &str = "--- with\n";
+
+/// The `.tp` files of a folder of this crate's tests, in the order of their names.
+fn files(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
+    let entries = std::fs::read_dir(&folder).expect("the folder of test programs");
+    let mut files: Vec<PathBuf> = entries.map(|e| e.expect("a file").path()).collect();
+    files.retain(|path| path.extension().is_some_and(|e| e == "tp"));
+    files.sort();
+    files
+}
+
+/// Holds every file of a folder to its expectation, or writes the expectation when blessing.
+fn check(folder: &str, found: impl Fn(&str, &str) -> String) {
+    let bless = std::env::var_os("TRANSHIP_BLESS").is_some();
+    let mut wrong = String::new();
+    for path in files(folder) {
+        let stem = path.file_stem().and_then(|s| s.to_str()).expect("a file's name");
+        let text = std::fs::read_to_string(&path).expect("a readable file");
+        let (input, expected) = text.split_once(EXPECTED).unwrap_or((&text, ""));
+        let found = found(stem, input);
+        if bless && found != expected {
+            std::fs::write(&path, format!("{input}{EXPECTED}{found}")).expect("a writable file");
+        } else if found != expected {
+            let _ = writeln!(wrong, "{folder}/{stem}.tp\n-- wanted\n{expected}-- found\n{found}");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+fn lift(text: &str) -> Result<Graph, ProgramError> {
+    Program::parse(text)?.lift()
+}
+
+/// The error of a text, or of two that are to carry the same.
+fn refusal(input: &str) -> Result<(), ProgramError> {
+    match input.split_once(WITH) {
+        None => lift(input).map(|_| ()),
+        Some((prefill, decode)) => same_state(&lift(prefill)?, &lift(decode)?),
+    }
+}
+
+#[test]
+fn refused() {
+    check("refused", |stem, input| match refusal(input) {
+        Ok(()) => "nothing is wrong\n".into(),
+        Err(error) => {
+            let named = stem == error.rule.name() || stem.starts_with(&format!("{}.", error.rule.name()));
+            assert!(named, "{stem}.tp is named after another rule: {error}");
+            format!("{error}\n")
+        }
+    });
+}
+
+/// A rule without a program that breaks it is a rule that nothing holds.
+#[test]
+fn every_rule_has_a_refused_program() {
+    let stems: Vec<String> =
+        files("refused").iter().filter_map(|p| Some(p.file_stem()?.to_str()?.to_owned())).collect();
+    for rule in Rule::ALL {
+        let named = |s: &String| s.split('.').next() == Some(rule.name().as_str());
+        assert!(stems.iter().any(named), "no refused/{}*.tp", rule.name());
+    }
+    for text in files("refused").iter().map(|p| std::fs::read_to_string(p).expect("a readable file")) {
+        assert!(!text.ends_with("nothing is wrong\n"), "a refused program is accepted:\n{text}");
+    }
+}
+
+#[test]
+fn accepted() {
+    check("accepted", |stem, input| {
+        let program = Program::parse(input).unwrap_or_else(|e| panic!("{stem}.tp: {e}"));
+        let graph = program.lift().unwrap_or_else(|e| panic!("{stem}.tp: {e}"));
+        let printed = program.to_string();
+        assert_eq!(Program::parse(&printed).as_ref(), Ok(&program), "{stem}.tp does not print back");
+        assert_eq!(same_state(&graph, &graph), Ok(()));
+        let printed = if printed == input { "as written\n".into() } else { printed };
+        let mut carried = String::new();
+        for c in graph.roles().carried() {
+            let axes: Vec<String> = c.axes.iter().map(|(name, size)| format!("{name} {size}")).collect();
+            let _ = writeln!(carried, "{} [{}] {}", c.name, axes.join(", "), c.extent);
+        }
+        format!("-- printed\n{printed}-- graph\n{graph}-- carried\n{carried}")
+    });
+}
