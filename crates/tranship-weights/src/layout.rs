@@ -15,9 +15,9 @@ pub(crate) fn byte_len(
     let overflow = || WeightsError::Overflow { at: at(), dtype, shape: shape.to_vec() };
     let sizes: Option<Vec<usize>> = shape.iter().map(|&d| usize::try_from(d).ok()).collect();
     let sizes = sizes.ok_or_else(overflow)?;
-    // The product is checked on its own, so that a zero-size axis cannot hide an absurd one, and so that the number
-    // of elements always fits.
-    sizes.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).ok_or_else(overflow)?;
+    // Axes of size 0 are left out of this product: they must not hide an absurd one, since strides are products of
+    // some of the axes.
+    sizes.iter().try_fold(1usize, |n, &d| n.checked_mul(d.max(1))).ok_or_else(overflow)?;
     let row = sizes.last().copied().unwrap_or(1);
     if !row.is_multiple_of(dtype.block_len()) {
         return Err(WeightsError::PartialBlock {
@@ -57,13 +57,14 @@ pub(crate) fn by_name(views: &[View]) -> Result<Vec<usize>, WeightsError> {
     Ok(order)
 }
 
-/// Checks that no two views of one file share a byte.
+/// Checks that no two views of one file share a byte, and that none without bytes lies inside another.
 ///
 /// # Errors
 /// [`WeightsError::Overlap`].
 pub(crate) fn no_overlap(views: &[View]) -> Result<(), WeightsError> {
-    let mut order: Vec<&View> = views.iter().filter(|v| v.source().bytes > 0).collect();
-    order.sort_by_key(|v| v.source().offset);
+    let mut order: Vec<&View> = views.iter().collect();
+    // Sorted so, any two that overlap imply two neighbours that do.
+    order.sort_by_key(|v| (v.source().offset, v.source().bytes));
     for pair in order.windows(2) {
         let (before, after) = (pair[0], pair[1]);
         let end = before.source().offset + before.source().bytes;

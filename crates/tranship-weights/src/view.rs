@@ -61,7 +61,9 @@ impl View {
         self.0.shape.iter().product()
     }
 
-    /// Its bytes, in the map: little-endian elements or blocks, row after row, at any alignment.
+    /// Its bytes, in the map: little-endian elements or blocks, row after row.
+    ///
+    /// They may begin at any address: safetensors aligns nothing, and a GGUF file may choose an alignment of 1.
     pub fn bytes(&self) -> &[u8] {
         &self.0.file.bytes()[self.0.start..self.0.start + self.0.len]
     }

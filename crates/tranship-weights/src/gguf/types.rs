@@ -55,6 +55,8 @@ fn unsupported_name(id: u32) -> Option<&'static str> {
         37 => "IQ4_NL_4_8, removed from the format",
         38 => "IQ4_NL_8_8, removed from the format",
         40 => "NVFP4",
+        41 => "Q1_0",
+        42 => "Q2_0",
         _ => return None,
     })
 }

@@ -155,14 +155,14 @@ fn header(file: &MappedFile) -> Result<(Text<'_>, usize), WeightsError> {
     Ok((Text::new(path, text, 8)?, 8 + text.len()))
 }
 
-fn strings(member: Text<'_>) -> Result<Vec<Entry>, WeightsError> {
-    let Pairs(pairs) = member.read_key::<Pairs<'_, String>>("__metadata__")?;
-    let entry = |(key, value): (Cow<'_, str>, String)| Entry {
-        key: key.into_owned(),
-        value: Value::Str(value),
-        byte: member.base,
+fn strings<'a>(member: Text<'a>) -> Result<Vec<Entry>, WeightsError> {
+    let Pairs(pairs) = member.read_key::<Pairs<'_, &RawValue>>("__metadata__")?;
+    let entry = |(key, raw): (Cow<'a, str>, &'a RawValue)| {
+        let text = member.member(raw);
+        let value = Value::Str(text.read_key(&key)?);
+        Ok(Entry { key: key.into_owned(), value, byte: text.base })
     };
-    Ok(pairs.into_iter().map(entry).collect())
+    pairs.into_iter().map(entry).collect()
 }
 
 fn view(file: &Arc<MappedFile>, member: Text<'_>, name: String, data: usize) -> Result<View, WeightsError> {
