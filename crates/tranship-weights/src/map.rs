@@ -41,11 +41,12 @@ impl MappedFile {
             return Err(WeightsError::Empty { file: path.to_owned() });
         }
         #[allow(unsafe_code)]
-        // SAFETY: the map is private to this process, read-only, and never handed out mutably, so no Rust code can
-        // write what a shared slice of it shows. Its length is taken from the file by `map` and does not change. What
-        // remains is that *another* process may write or shorten the file: no system call can exclude that. Every byte
-        // pattern is a valid `u8`, so a rewrite gives other values and breaks no type; a shortened file raises
-        // SIGBUS, which ends the process. The crate's documentation states this as the user's part.
+        // SAFETY: the map is read-only and never handed out mutably, so nothing in this process writes what a shared slice
+        // of it shows, and its length does not change after `map` takes it from the file. What remains is that *another*
+        // process writes or shortens the file meanwhile; no system call excludes that, and Rust's memory model does
+        // not cover it. In practice a rewrite shows as other bytes, and every byte is a valid `u8` (whatever must stay
+        // valid, such as metadata text, is copied out when it is checked); a shortened file raises SIGBUS, which
+        // ends the process. The crate's documentation makes leaving an open file alone the user's part.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         Ok(Arc::new(MappedFile { path: path.to_owned(), map }))
     }

@@ -188,278 +188,267 @@ fn metadata_is_typed() {
 /// A case: what is wrong, how the small file is made so, and what the refusal says.
 type Case = (&'static str, fn(Gguf) -> Vec<u8>, &'static str);
 
+const REFUSALS: &[Case] = &[
+    ("empty", |_| Vec::new(), "the file is empty, byte 0"),
+    (
+        "three bytes",
+        |_| b"GGU".to_vec(),
+        "header, byte 0: truncated: the magic number takes 4 bytes, 3 remain",
+    ),
+    (
+        "magic",
+        |g| [b"GGML", &g.build()[4..]].concat(),
+        "byte 0: wrong magic: wanted \"GGUF\", found \"GGML\"",
+    ),
+    (
+        "version 1",
+        |g| Gguf { version: 1, ..g }.build(),
+        "byte 4: GGUF version 1 is not supported, wanted 2 or 3",
+    ),
+    ("version 4", |g| Gguf { version: 4, ..g }.build(), "GGUF version 4 is not supported"),
+    ("version 0", |g| Gguf { version: 0, ..g }.build(), "GGUF version 0 is not supported"),
+    (
+        "big-endian",
+        |g| Gguf { version: 3u32.swap_bytes(), ..g }.build(),
+        "byte 4: big-endian GGUF (version 3)",
+    ),
+    (
+        "ends in counts",
+        |g| Gguf { tensor_count: Some(0), ..g }.build()[..20].to_vec(),
+        "byte 16: truncated: keys takes 8 bytes, 4 remain",
+    ),
+    (
+        "tensor count",
+        |g| Gguf { tensor_count: Some(u64::MAX), ..g }.build(),
+        "byte 8: 18446744073709551615 tensors, where",
+    ),
+    (
+        "key count",
+        |g| Gguf { key_count: Some(1 << 40), ..g }.build(),
+        "byte 16: 1099511627776 keys, where there is room for at most",
+    ),
+    ("one tensor more", |g| Gguf { tensor_count: Some(3), ..g }.header(), "truncated: the name of a tensor"),
+    ("value type", |g| g.key("k", 13, [0; 8]).build(), "key `k`, byte 158: unknown value type 13"),
+    (
+        "key length",
+        |g| cut_string(g.key("long", ty::U8, [1]), "long"),
+        "truncated: the name of a key takes 1099511627776 bytes",
+    ),
+    (
+        "string length",
+        |g| g.key("k", ty::STR, (1u64 << 63).to_le_bytes()).build(),
+        "key `k`, byte 170: truncated: a string takes 9223372036854775808 bytes",
+    ),
+    (
+        "key not UTF-8",
+        |g| replace(&g.key("kXk", ty::U8, [1]).build(), b"kXk", b"k\xffk"),
+        "byte 158: the name of a key is not valid UTF-8",
+    ),
+    (
+        "string not UTF-8",
+        |g| g.key("k", ty::STR, b"\x02\0\0\0\0\0\0\0a\xff").build(),
+        "key `k`, byte 171: a string is not valid UTF-8",
+    ),
+    (
+        "array count",
+        |g| g.key("k", ty::ARRAY, array(ty::U32, u64::MAX, &[])).build(),
+        "key `k`, byte 166: 18446744073709551615 array elements, where",
+    ),
+    (
+        "array count overflows",
+        |g| g.key("k", ty::ARRAY, array(ty::F64, 1 << 61, &[])).build(),
+        "2305843009213693952 array elements",
+    ),
+    (
+        "array of strings count",
+        |g| g.key("k", ty::ARRAY, array(ty::STR, 1 << 32, &[])).build(),
+        "4294967296 array elements",
+    ),
+    (
+        "array of types",
+        |g| g.key("k", ty::ARRAY, array(77, 1, &[0; 8])).build(),
+        "key `k`, byte 162: unknown value type 77",
+    ),
+    (
+        "nested array",
+        |g| g.key("k", ty::ARRAY, array(ty::ARRAY, 1, &array(ty::U8, 1, &[1]))).build(),
+        "key `k`, byte 162: an array of arrays",
+    ),
+    (
+        "bool",
+        |g| g.key("k", ty::BOOL, [2]).build(),
+        "key `k`, byte 162: a truth value must be 0 or 1, found 2",
+    ),
+    (
+        "bool in array",
+        |g| g.key("k", ty::ARRAY, array(ty::BOOL, 3, &[0, 1, 9])).build(),
+        "key `k`, byte 176: a truth value must be 0 or 1, found 9",
+    ),
+    (
+        "duplicate key",
+        |g| g.key("list", ty::U8, [1]).build(),
+        "key `list`, byte 161: duplicate key, first at byte 114",
+    ),
+    ("alignment 0", |g| align(g, 0), "key `general.alignment`, byte 94: alignment 0 is not a power of two"),
+    ("alignment 48", |g| align(g, 48), "alignment 48 is not a power of two"),
+    (
+        "alignment in another type",
+        |mut g| {
+            g.keys[1].1 = ty::F32;
+            g.build()
+        },
+        "key `general.alignment`, byte 94: wanted an integer from 0",
+    ),
+    (
+        "too many dims",
+        |mut g| {
+            g.tensors[0].dims = vec![1, 1, 2, 3, 1];
+            g.build()
+        },
+        "tensor `a`, byte 158: 5 dimensions, the most accepted is 4",
+    ),
+    (
+        "absurd dims",
+        |g| replace(&g.build(), b"a\x02\0\0\0", b"a\xff\xff\xff\xff"),
+        "tensor `a`, byte 158: 4294967295 dimensions",
+    ),
+    (
+        "dims overflow",
+        |mut g| {
+            g.tensors[0].dims = vec![1 << 32, 1 << 32];
+            g.build()
+        },
+        "tensor `a`, byte 158: the size of f32 [4294967296, 4294967296] overflows",
+    ),
+    (
+        "bytes overflow",
+        |mut g| {
+            g.tensors[0].dims = vec![1 << 31, 1 << 32];
+            g.build()
+        },
+        "the size of f32 [4294967296, 2147483648] overflows",
+    ),
+    (
+        "overflow behind a zero",
+        |mut g| {
+            g.tensors[0].dims = vec![1 << 40, 1 << 40, 0];
+            g.build()
+        },
+        "the size of f32 [0, 1099511627776, 1099511627776] overflows",
+    ),
+    (
+        "unknown type",
+        |mut g| {
+            g.tensors[0].ty = 99;
+            g.build()
+        },
+        "tensor `a`, byte 178: unknown tensor type 99",
+    ),
+    (
+        "unsupported type",
+        |mut g| {
+            g.tensors[0].ty = 16;
+            g.build()
+        },
+        "tensor `a`, byte 178: tensor type 16 (IQ2_XXS) is not supported",
+    ),
+    (
+        "ternary type",
+        |mut g| {
+            g.tensors[0].ty = 34;
+            g.build()
+        },
+        "tensor type 34 (TQ1_0) is not supported",
+    ),
+    (
+        "removed type",
+        |mut g| {
+            g.tensors[0].ty = 31;
+            g.build()
+        },
+        "tensor type 31 (Q4_0_4_4, removed from the format)",
+    ),
+    (
+        "half a block",
+        |mut g| {
+            g.tensors[1].dims = vec![16, 4];
+            g.build()
+        },
+        "tensor `b`, byte 199: rows of 16 elements are not whole q4_0 blocks of 32",
+    ),
+    (
+        "misaligned",
+        |mut g| {
+            g.tensors[1].offset = 33;
+            g.build()
+        },
+        "tensor `b`, byte 223: data offset 33 is not a multiple of the alignment 32",
+    ),
+    (
+        "offset beyond",
+        |mut g| {
+            g.tensors[1].offset = 1 << 40;
+            g.build()
+        },
+        "tensor `b`, byte 223: data at bytes 1099511628032 to 1099511628068, but the file has 324 bytes",
+    ),
+    (
+        "offset overflows",
+        |mut g| {
+            g.tensors[1].offset = u64::MAX - 31;
+            g.build()
+        },
+        "tensor `b`, byte 223: data at bytes 18446744073709551840 to",
+    ),
+    (
+        "truncated data",
+        |g| {
+            let b = g.build();
+            b[..b.len() - 1].to_vec()
+        },
+        "tensor `b`, byte 223: data at bytes 288 to 324, but the file has 323 bytes",
+    ),
+    ("no data", |g| g.header(), "tensor `a`, byte 182: data at bytes 256 to 280, but the file has 231 bytes"),
+    (
+        "overlap",
+        |mut g| {
+            g.tensors[1].offset = 0;
+            g.build()
+        },
+        "overlaps that of `a`, which ends at 280",
+    ),
+    (
+        "duplicate tensor",
+        |mut g| {
+            g.tensors[1].name = "a".into();
+            g.build()
+        },
+        "tensor `a`, byte 190: duplicate tensor name, first in",
+    ),
+    (
+        "name with a newline",
+        |mut g| {
+            g.tensors[0].name = "a\nb".into();
+            g.tensors[0].ty = 99;
+            g.build()
+        },
+        "tensor `a\\nb`",
+    ),
+    (
+        "endless name",
+        |mut g| {
+            g.tensors[0].name = "n".repeat(500);
+            g.tensors[0].ty = 99;
+            g.build()
+        },
+        "n…`, byte",
+    ),
+];
+
 #[test]
 fn refusals() {
-    let cases: &[Case] = &[
-        ("empty", |_| Vec::new(), "the file is empty, byte 0"),
-        (
-            "three bytes",
-            |_| b"GGU".to_vec(),
-            "header, byte 0: truncated: the magic number takes 4 bytes, 3 remain",
-        ),
-        (
-            "magic",
-            |g| [b"GGML", &g.build()[4..]].concat(),
-            "byte 0: wrong magic: wanted \"GGUF\", found \"GGML\"",
-        ),
-        (
-            "version 1",
-            |g| Gguf { version: 1, ..g }.build(),
-            "byte 4: GGUF version 1 is not supported, wanted 2 or 3",
-        ),
-        ("version 4", |g| Gguf { version: 4, ..g }.build(), "GGUF version 4 is not supported"),
-        ("version 0", |g| Gguf { version: 0, ..g }.build(), "GGUF version 0 is not supported"),
-        (
-            "big-endian",
-            |g| Gguf { version: 3u32.swap_bytes(), ..g }.build(),
-            "byte 4: big-endian GGUF (version 3)",
-        ),
-        (
-            "ends in counts",
-            |g| Gguf { tensor_count: Some(0), ..g }.build()[..20].to_vec(),
-            "byte 16: truncated: keys takes 8 bytes, 4 remain",
-        ),
-        (
-            "tensor count",
-            |g| Gguf { tensor_count: Some(u64::MAX), ..g }.build(),
-            "byte 8: 18446744073709551615 tensors, where",
-        ),
-        (
-            "key count",
-            |g| Gguf { key_count: Some(1 << 40), ..g }.build(),
-            "byte 16: 1099511627776 keys, where there is room for at most",
-        ),
-        (
-            "one tensor more",
-            |g| Gguf { tensor_count: Some(3), ..g }.header(),
-            "truncated: the name of a tensor",
-        ),
-        ("value type", |g| g.key("k", 13, [0; 8]).build(), "key `k`, byte 158: unknown value type 13"),
-        (
-            "key length",
-            |g| cut_string(g.key("long", ty::U8, [1]), "long"),
-            "truncated: the name of a key takes 1099511627776 bytes",
-        ),
-        (
-            "string length",
-            |g| g.key("k", ty::STR, (1u64 << 63).to_le_bytes()).build(),
-            "key `k`, byte 170: truncated: a string takes 9223372036854775808 bytes",
-        ),
-        (
-            "key not UTF-8",
-            |g| replace(&g.key("kXk", ty::U8, [1]).build(), b"kXk", b"k\xffk"),
-            "byte 158: the name of a key is not valid UTF-8",
-        ),
-        (
-            "string not UTF-8",
-            |g| g.key("k", ty::STR, b"\x02\0\0\0\0\0\0\0a\xff").build(),
-            "key `k`, byte 171: a string is not valid UTF-8",
-        ),
-        (
-            "array count",
-            |g| g.key("k", ty::ARRAY, array(ty::U32, u64::MAX, &[])).build(),
-            "key `k`, byte 166: 18446744073709551615 array elements, where",
-        ),
-        (
-            "array count overflows",
-            |g| g.key("k", ty::ARRAY, array(ty::F64, 1 << 61, &[])).build(),
-            "2305843009213693952 array elements",
-        ),
-        (
-            "array of strings count",
-            |g| g.key("k", ty::ARRAY, array(ty::STR, 1 << 32, &[])).build(),
-            "4294967296 array elements",
-        ),
-        (
-            "array of types",
-            |g| g.key("k", ty::ARRAY, array(77, 1, &[0; 8])).build(),
-            "key `k`, byte 162: unknown value type 77",
-        ),
-        (
-            "nested array",
-            |g| g.key("k", ty::ARRAY, array(ty::ARRAY, 1, &array(ty::U8, 1, &[1]))).build(),
-            "key `k`, byte 162: an array of arrays",
-        ),
-        (
-            "bool",
-            |g| g.key("k", ty::BOOL, [2]).build(),
-            "key `k`, byte 162: a truth value must be 0 or 1, found 2",
-        ),
-        (
-            "bool in array",
-            |g| g.key("k", ty::ARRAY, array(ty::BOOL, 3, &[0, 1, 9])).build(),
-            "key `k`, byte 176: a truth value must be 0 or 1, found 9",
-        ),
-        (
-            "duplicate key",
-            |g| g.key("list", ty::U8, [1]).build(),
-            "key `list`, byte 161: duplicate key, first at byte 114",
-        ),
-        (
-            "alignment 0",
-            |g| align(g, 0),
-            "key `general.alignment`, byte 94: alignment 0 is not a power of two",
-        ),
-        ("alignment 48", |g| align(g, 48), "alignment 48 is not a power of two"),
-        (
-            "alignment in another type",
-            |mut g| {
-                g.keys[1].1 = ty::F32;
-                g.build()
-            },
-            "key `general.alignment`, byte 94: wanted an integer from 0",
-        ),
-        (
-            "too many dims",
-            |mut g| {
-                g.tensors[0].dims = vec![1, 1, 2, 3, 1];
-                g.build()
-            },
-            "tensor `a`, byte 158: 5 dimensions, the most accepted is 4",
-        ),
-        (
-            "absurd dims",
-            |g| replace(&g.build(), b"a\x02\0\0\0", b"a\xff\xff\xff\xff"),
-            "tensor `a`, byte 158: 4294967295 dimensions",
-        ),
-        (
-            "dims overflow",
-            |mut g| {
-                g.tensors[0].dims = vec![1 << 32, 1 << 32];
-                g.build()
-            },
-            "tensor `a`, byte 158: the size of f32 [4294967296, 4294967296] overflows",
-        ),
-        (
-            "bytes overflow",
-            |mut g| {
-                g.tensors[0].dims = vec![1 << 31, 1 << 32];
-                g.build()
-            },
-            "the size of f32 [4294967296, 2147483648] overflows",
-        ),
-        (
-            "overflow behind a zero",
-            |mut g| {
-                g.tensors[0].dims = vec![1 << 40, 1 << 40, 0];
-                g.build()
-            },
-            "the size of f32 [0, 1099511627776, 1099511627776] overflows",
-        ),
-        (
-            "unknown type",
-            |mut g| {
-                g.tensors[0].ty = 99;
-                g.build()
-            },
-            "tensor `a`, byte 178: unknown tensor type 99",
-        ),
-        (
-            "unsupported type",
-            |mut g| {
-                g.tensors[0].ty = 16;
-                g.build()
-            },
-            "tensor `a`, byte 178: tensor type 16 (IQ2_XXS) is not supported",
-        ),
-        (
-            "ternary type",
-            |mut g| {
-                g.tensors[0].ty = 34;
-                g.build()
-            },
-            "tensor type 34 (TQ1_0) is not supported",
-        ),
-        (
-            "removed type",
-            |mut g| {
-                g.tensors[0].ty = 31;
-                g.build()
-            },
-            "tensor type 31 (Q4_0_4_4, removed from the format)",
-        ),
-        (
-            "half a block",
-            |mut g| {
-                g.tensors[1].dims = vec![16, 4];
-                g.build()
-            },
-            "tensor `b`, byte 199: rows of 16 elements are not whole q4_0 blocks of 32",
-        ),
-        (
-            "misaligned",
-            |mut g| {
-                g.tensors[1].offset = 33;
-                g.build()
-            },
-            "tensor `b`, byte 223: data offset 33 is not a multiple of the alignment 32",
-        ),
-        (
-            "offset beyond",
-            |mut g| {
-                g.tensors[1].offset = 1 << 40;
-                g.build()
-            },
-            "tensor `b`, byte 223: data at bytes 1099511628032 to 1099511628068, but the file has 324 bytes",
-        ),
-        (
-            "offset overflows",
-            |mut g| {
-                g.tensors[1].offset = u64::MAX - 31;
-                g.build()
-            },
-            "tensor `b`, byte 223: data at bytes 18446744073709551840 to",
-        ),
-        (
-            "truncated data",
-            |g| {
-                let b = g.build();
-                b[..b.len() - 1].to_vec()
-            },
-            "tensor `b`, byte 223: data at bytes 288 to 324, but the file has 323 bytes",
-        ),
-        (
-            "no data",
-            |g| g.header(),
-            "tensor `a`, byte 182: data at bytes 256 to 280, but the file has 231 bytes",
-        ),
-        (
-            "overlap",
-            |mut g| {
-                g.tensors[1].offset = 0;
-                g.build()
-            },
-            "overlaps that of `a`, which ends at 280",
-        ),
-        (
-            "duplicate tensor",
-            |mut g| {
-                g.tensors[1].name = "a".into();
-                g.build()
-            },
-            "tensor `a`, byte 190: duplicate tensor name, first in",
-        ),
-        (
-            "name with a newline",
-            |mut g| {
-                g.tensors[0].name = "a\nb".into();
-                g.tensors[0].ty = 99;
-                g.build()
-            },
-            "tensor `a\\nb`",
-        ),
-        (
-            "endless name",
-            |mut g| {
-                g.tensors[0].name = "n".repeat(500);
-                g.tensors[0].ty = 99;
-                g.build()
-            },
-            "n…`, byte",
-        ),
-    ];
     let folder = Folder::new();
-    for (case, mutate, wanted) in cases {
+    for (case, mutate, wanted) in REFUSALS {
         refused(case, folder.open("bad.gguf", mutate(small_gguf())), "bad.gguf", wanted);
     }
     assert!(folder.open("good.gguf", small_gguf().build()).is_ok(), "the file before any mutation is legal");

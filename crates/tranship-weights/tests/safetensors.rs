@@ -63,13 +63,26 @@ fn one(dtype: &str, shape: &str, offsets: &str) -> String {
     format!(r#"{{"t":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}"#)
 }
 
+/// The member of a header for the bytes `from` to `to`.
+fn u8(name: &str, from: u64, to: u64) -> String {
+    format!(r#""{name}":{{"dtype":"U8","shape":[{}],"data_offsets":[{from},{to}]}}"#, to - from)
+}
+
+/// A file with 8 bytes of data.
+fn file(header: &str) -> Vec<u8> {
+    safetensors(header, &[0; 8])
+}
+
+fn all_refused(cases: Vec<(&str, Vec<u8>, &str)>) {
+    let folder = Folder::new();
+    for (case, bytes, wanted) in cases {
+        refused(case, folder.open("bad.safetensors", bytes), "bad.safetensors", wanted);
+    }
+}
+
 #[test]
-fn refusals() {
-    let u8 = |name: &str, from: u64, to: u64| {
-        format!(r#""{name}":{{"dtype":"U8","shape":[{}],"data_offsets":[{from},{to}]}}"#, to - from)
-    };
-    let file = |header: &str| safetensors(header, &[0; 8]);
-    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
+fn refusals_of_the_header() {
+    all_refused(vec![
         ("empty", vec![], "the file is empty, byte 0"),
         ("five bytes", vec![0; 5], "byte 0: truncated: the length of the header takes 8 bytes, 5 remain"),
         (
@@ -100,6 +113,12 @@ fn refusals() {
         ("negative size", file(&one("U8", "[-8]", "[0,8]")), "tensor `t`, byte"),
         ("fractional offset", file(&one("U8", "[8]", "[0,8.5]")), "tensor `t`, byte"),
         ("three offsets", file(&one("U8", "[8]", "[0,8,9]")), "tensor `t`, byte"),
+    ]);
+}
+
+#[test]
+fn refusals_of_a_tensor() {
+    all_refused(vec![
         (
             "unknown dtype",
             file(&one("F7", "[8]", "[0,8]")),
@@ -143,6 +162,12 @@ fn refusals() {
             file(&one("U8", "[0]", "[18446744073709551615,18446744073709551615]")),
             "but the file has",
         ),
+    ]);
+}
+
+#[test]
+fn refusals_of_the_layout() {
+    all_refused(vec![
         (
             "overlap",
             file(&format!("{{{},{}}}", u8("a", 0, 5), u8("b", 4, 8))),
@@ -185,11 +210,7 @@ fn refusals() {
             file(r#"{"__metadata__":{"k":"1","k":"2"}}"#),
             "key `k`, byte 37: duplicate key, first at byte 29",
         ),
-    ];
-    let folder = Folder::new();
-    for (case, bytes, wanted) in cases {
-        refused(case, folder.open("bad.safetensors", bytes), "bad.safetensors", wanted);
-    }
+    ]);
 }
 
 const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
