@@ -1,0 +1,122 @@
+//! Reading a Hugging Face `config.json`: keys by type, with errors that name key, wanted and found.
+
+use super::{real, value, whole};
+use crate::ModelError;
+use serde_json::{Map, Value};
+use std::ops::RangeInclusive;
+use tranship_dtype::DType;
+
+/// An object of a configuration. `null` reads as an absent key, as it does in Python.
+pub(super) struct Config<'a> {
+    object: &'a Map<String, Value>,
+    /// The keys that the object lies under, each with a point after it.
+    prefix: String,
+}
+
+impl<'a> Config<'a> {
+    /// # Errors
+    /// [`ModelError::NotAnObject`].
+    pub fn new(config: &'a Value) -> Result<Config<'a>, ModelError> {
+        match config {
+            Value::Object(object) => Ok(Config { object, prefix: String::new() }),
+            other => Err(ModelError::NotAnObject { found: kind(other) }),
+        }
+    }
+
+    /// The object under `key`.
+    pub fn inner(&self, key: &str) -> Result<Option<Config<'a>>, ModelError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Object(object)) => Ok(Some(Config { object, prefix: self.path(key) + "." })),
+            Some(other) => Err(value(self.path(key), "an object", kind(other))),
+        }
+    }
+
+    pub fn path(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    pub fn get(&self, key: &str) -> Option<&'a Value> {
+        self.object.get(key).filter(|v| !v.is_null())
+    }
+
+    /// Whether the key is written, `null` included.
+    pub fn is_written(&self, key: &str) -> bool {
+        self.object.contains_key(key)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.object.is_empty()
+    }
+
+    fn typed<T>(
+        &self,
+        key: &str,
+        wanted: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, ModelError> {
+        let Some(found) = self.get(key) else { return Ok(None) };
+        read(found).map(Some).ok_or_else(|| value(self.path(key), wanted, kind(found)))
+    }
+
+    fn needed<T>(&self, key: &str, wanted: &str, found: Option<T>) -> Result<T, ModelError> {
+        found.ok_or_else(|| ModelError::MissingKey { key: self.path(key), wanted: wanted.into() })
+    }
+
+    pub fn whole_or(&self, key: &str, range: &RangeInclusive<u64>) -> Result<Option<u64>, ModelError> {
+        let found = self.typed(key, "a whole number", Value::as_u64)?;
+        found.map(|v| whole(&self.path(key), v, range)).transpose()
+    }
+
+    pub fn whole(&self, key: &str, range: &RangeInclusive<u64>) -> Result<u64, ModelError> {
+        self.needed(key, "a whole number", self.whole_or(key, range)?)
+    }
+
+    pub fn real_or(&self, key: &str, range: &RangeInclusive<f64>) -> Result<Option<f64>, ModelError> {
+        let found = self.typed(key, "a number", Value::as_f64)?;
+        found.map(|v| real(&self.path(key), v, range)).transpose()
+    }
+
+    pub fn real(&self, key: &str, range: &RangeInclusive<f64>) -> Result<f64, ModelError> {
+        self.needed(key, "a number", self.real_or(key, range)?)
+    }
+
+    pub fn text_or(&self, key: &str) -> Result<Option<&'a str>, ModelError> {
+        self.typed(key, "a text", Value::as_str)
+    }
+
+    pub fn text(&self, key: &str) -> Result<&'a str, ModelError> {
+        self.needed(key, "a text", self.text_or(key)?)
+    }
+
+    pub fn flag_or(&self, key: &str, absent: bool) -> Result<bool, ModelError> {
+        Ok(self.typed(key, "true or false", Value::as_bool)?.unwrap_or(absent))
+    }
+
+    /// The declared type of weights: `dtype`, or `torch_dtype` before transformers 5.
+    pub fn dtype(&self) -> Result<Option<DType>, ModelError> {
+        for key in ["dtype", "torch_dtype"] {
+            let Some(name) = self.text_or(key)? else { continue };
+            return match name {
+                "float64" => Ok(Some(DType::F64)),
+                "float32" => Ok(Some(DType::F32)),
+                "float16" => Ok(Some(DType::F16)),
+                "bfloat16" => Ok(Some(DType::BF16)),
+                other => {
+                    Err(value(self.path(key), "float64, float32, float16 or bfloat16", format!("{other:?}")))
+                }
+            };
+        }
+        Ok(None)
+    }
+}
+
+/// A value in short: what type it is, and a scalar's text.
+fn kind(found: &Value) -> String {
+    match found {
+        Value::Null => "null".into(),
+        Value::Array(items) => format!("an array of {}", items.len()),
+        Value::Object(_) => "an object".into(),
+        scalar => scalar.to_string(),
+    }
+}

@@ -1,0 +1,188 @@
+//! Llama: grouped-query attention and a gated feed-forward part in every layer. Also Mistral without a sliding window,
+//! which is the same model.
+//!
+//! Defaults of absent keys, as `transformers` defines them for `LlamaConfig`: `num_key_value_heads` is
+//! `num_attention_heads`; `head_dim` is `hidden_size / num_attention_heads`; `attention_bias`, `mlp_bias` and
+//! `tie_word_embeddings` are false; `rope_theta` is 10000. As GGUF defines them: `attention.head_count_kv` is
+//! `attention.head_count`, `attention.key_length` is `embedding_length / attention.head_count`, `rope.freq_base` is
+//! 10000, and the head is the embedding table where there is no `output.weight`. All else must be there.
+//!
+//! Rows of the query and key matrices stand in halves in a Hugging Face checkpoint and in interleaved pairs in a GGUF
+//! file of this architecture, whose converter permutes them.
+
+use super::config::Config;
+use super::gguf::Gguf;
+use super::{EPS, Heads, LAYERS, POSITIONS, POSITIVE, VOCAB, WIDTH, even_share, rope, unsupported, value};
+use crate::{
+    Activation, Attention, AttentionBiases, Ffn, Gated, GatedBiases, LayerSpec, Mixer, ModelError, ModelSpec,
+    Names, Part, RopeSpec,
+};
+use tranship_program::ops::RopeStyle;
+
+/// `model_type: "llama"`
+pub(super) fn from_config(config: &Config<'_>) -> Result<ModelSpec, ModelError> {
+    if let Some(window) = config.get("sliding_window") {
+        return Err(unsupported("sliding_window", window, "null: attention over all positions"));
+    }
+    if config.get("quantization_config").is_some() {
+        return Err(unsupported("quantization_config", "a quantized checkpoint", "plain float weights"));
+    }
+    let hidden = config.whole("hidden_size", &WIDTH)?;
+    let layer =
+        LayerSpec { mixer: Mixer::Attention(attention(config, hidden)?), ffn: Ffn::Gated(gated(config)?) };
+    let layers = config.whole("num_hidden_layers", &LAYERS)?;
+    Ok(ModelSpec {
+        architecture: config.text("model_type")?.to_owned(),
+        hidden,
+        streams: 1,
+        vocab: config.whole("vocab_size", &VOCAB)?,
+        max_positions: config.whole("max_position_embeddings", &POSITIONS)?,
+        norm_eps: config.real("rms_norm_eps", &EPS)?,
+        tied_head: config.flag_or("tie_word_embeddings", false)?,
+        layers: vec![layer; layers as usize],
+        names: Names::HUGGING_FACE,
+        dtype: config.dtype()?,
+    })
+}
+
+/// `model_type: "mistral"`. Two keys that `MistralConfig` defaults otherwise than `LlamaConfig` must be written.
+pub(super) fn from_mistral_config(config: &Config<'_>) -> Result<ModelSpec, ModelError> {
+    if !config.is_written("sliding_window") {
+        let wanted = "null, for an absent window is one of 4096".into();
+        return Err(ModelError::MissingKey { key: "sliding_window".into(), wanted });
+    }
+    config.whole("num_key_value_heads", &WIDTH)?;
+    from_config(config)
+}
+
+fn attention(config: &Config<'_>, hidden: u64) -> Result<Attention, ModelError> {
+    let heads_key = "num_attention_heads";
+    let heads = config.whole(heads_key, &WIDTH)?;
+    let kv_heads = config.whole_or("num_key_value_heads", &WIDTH)?.unwrap_or(heads);
+    let head_dim = match config.whole_or("head_dim", &WIDTH)? {
+        Some(given) => given,
+        None => even_share(heads_key, heads, hidden)?,
+    };
+    Heads { heads, kv_heads: ("num_key_value_heads", kv_heads), head_dim: ("head_dim", head_dim) }.hold()?;
+    let (theta, scaling) = rope::from_config(config)?;
+    let bias = config.flag_or("attention_bias", false)?;
+    Ok(Attention {
+        heads,
+        kv_heads,
+        head_dim,
+        scale: 1.0 / (head_dim as f64).sqrt(),
+        rope: RopeSpec { dims: head_dim, theta, style: RopeStyle::Half, scaling, divisors: false },
+        biases: AttentionBiases { q: bias, k: bias, v: bias, o: bias },
+    })
+}
+
+fn gated(config: &Config<'_>) -> Result<Gated, ModelError> {
+    let activation = match config.text("hidden_act")? {
+        "silu" => Activation::Silu,
+        other => return Err(unsupported("hidden_act", format!("{other:?}"), "silu")),
+    };
+    let bias = config.flag_or("mlp_bias", false)?;
+    Ok(Gated {
+        width: config.whole("intermediate_size", &WIDTH)?,
+        activation,
+        biases: GatedBiases { gate: bias, up: bias, down: bias },
+    })
+}
+
+/// `general.architecture: "llama"`
+pub(super) fn from_gguf(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
+    refuse_others(gguf)?;
+    let hidden = gguf.whole("embedding_length", &WIDTH)?;
+    let layers = gguf.whole("block_count", &LAYERS)? as usize;
+    Ok(ModelSpec {
+        architecture: gguf.architecture.to_owned(),
+        hidden,
+        streams: 1,
+        vocab: gguf.vocab(&VOCAB)?,
+        max_positions: gguf.whole("context_length", &POSITIONS)?,
+        norm_eps: gguf.real("attention.layer_norm_rms_epsilon", &EPS)?,
+        tied_head: !gguf.has_weight(Part::Head)?,
+        layers: gguf_layers(gguf, hidden, layers)?,
+        names: Names::GGUF,
+        dtype: None,
+    })
+}
+
+/// Variants that share the architecture's name and are other models.
+fn refuse_others(gguf: &Gguf<'_>) -> Result<(), ModelError> {
+    for (key, supported) in [
+        ("expert_count", "0: a dense feed-forward part"),
+        ("attention.sliding_window", "0: attention over all positions"),
+    ] {
+        if let Some(found) = gguf.whole_or(key, &(0..=u64::MAX))?.filter(|&v| v > 0) {
+            return Err(unsupported(gguf.path(key), found, supported));
+        }
+    }
+    if !gguf.flag_or("attention.causal", true)? {
+        return Err(unsupported(gguf.path("attention.causal"), "false", "true"));
+    }
+    Ok(())
+}
+
+fn gguf_layers(gguf: &Gguf<'_>, hidden: u64, layers: usize) -> Result<Vec<LayerSpec>, ModelError> {
+    let (heads_key, ffn_key) = ("attention.head_count", "feed_forward_length");
+    let needed = |key: &'static str| {
+        let found = gguf.per_layer(key, layers, &WIDTH)?;
+        found.ok_or_else(|| gguf.absent(key, "an integer, or an array with one for each layer"))
+    };
+    let (heads, widths) = (needed(heads_key)?, needed(ffn_key)?);
+    let kv_heads =
+        gguf.per_layer("attention.head_count_kv", layers, &WIDTH)?.unwrap_or_else(|| heads.clone());
+    let (theta, scaling) = rope::from_gguf(gguf)?;
+    let divisors = gguf.has_weight(Part::RopeDivisors)?;
+    let scale = gguf.real_or("attention.scale", &(0.0..=*POSITIVE.end()))?.filter(|&v| v > 0.0);
+    (0..layers)
+        .map(|layer| {
+            let bias = |part| gguf.has_bias(part, layer);
+            let head_dim = gguf_head_dim(gguf, hidden, heads[layer], kv_heads[layer])?;
+            let attention = Attention {
+                heads: heads[layer],
+                kv_heads: kv_heads[layer],
+                head_dim,
+                scale: scale.unwrap_or(1.0 / (head_dim as f64).sqrt()),
+                rope: RopeSpec {
+                    dims: head_dim,
+                    theta,
+                    style: RopeStyle::Interleaved,
+                    scaling: scaling.clone(),
+                    divisors,
+                },
+                biases: AttentionBiases {
+                    q: bias(Part::Query)?,
+                    k: bias(Part::Key)?,
+                    v: bias(Part::Value)?,
+                    o: bias(Part::Output)?,
+                },
+            };
+            let biases =
+                GatedBiases { gate: bias(Part::Gate)?, up: bias(Part::Up)?, down: bias(Part::Down)? };
+            let gated = Gated { width: widths[layer], activation: Activation::Silu, biases };
+            Ok(LayerSpec { mixer: Mixer::Attention(attention), ffn: Ffn::Gated(gated) })
+        })
+        .collect()
+}
+
+/// The size of a head, held to all the keys that say it.
+fn gguf_head_dim(gguf: &Gguf<'_>, hidden: u64, heads: u64, kv_heads: u64) -> Result<u64, ModelError> {
+    let (heads_key, kv_key, dim_key) = (
+        gguf.path("attention.head_count"),
+        gguf.path("attention.head_count_kv"),
+        gguf.path("attention.key_length"),
+    );
+    let head_dim = match gguf.whole_or("attention.key_length", &WIDTH)? {
+        Some(given) => given,
+        None => even_share(&heads_key, heads, hidden)?,
+    };
+    for key in ["attention.value_length", "rope.dimension_count"] {
+        if let Some(found) = gguf.whole_or(key, &(0..=u64::MAX))?.filter(|&v| v != head_dim) {
+            return Err(value(gguf.path(key), format!("the size of a head, {head_dim}"), found));
+        }
+    }
+    Heads { heads, kv_heads: (&kv_key, kv_heads), head_dim: (&dim_key, head_dim) }.hold()?;
+    Ok(head_dim)
+}
