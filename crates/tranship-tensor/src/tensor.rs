@@ -202,8 +202,9 @@ impl Tensor {
 
     /// The same values in another element type: converted, never reinterpreted.
     ///
-    /// Real types (floats and block encodings) convert among each other, with one rounding at most, as the table
-    /// of the [crate docs](crate) says; integers and truth values convert among each other if every element fits.
+    /// Real types (floats and block encodings) convert among each other, to a float with one rounding at most,
+    /// as the table of the [crate docs](crate) says; integers and truth values convert among each other if every
+    /// element fits.
     ///
     /// # Errors
     /// [`TensorError::NoCast`] between a real type and an integer or truth value; [`TensorError::Range`] for an

@@ -98,10 +98,10 @@ fn inverse(d: f32) -> f32 {
     if d == 0.0 { 0.0 } else { 1.0 / d }
 }
 
-/// The first element of the largest magnitude, with its sign.
+/// The first element of the largest magnitude, which is `top`, with its sign.
 #[inline(always)]
-fn peak(values: &[f32]) -> f32 {
-    values.iter().fold(values[0], |peak, &x| if x.abs() > peak.abs() { x } else { peak })
+fn peak(values: &[f32], top: f32) -> f32 {
+    values.iter().copied().find(|x| x.abs() == top).unwrap_or(top)
 }
 
 /// The largest magnitude; infinite or NaN if, and only if, some value is.

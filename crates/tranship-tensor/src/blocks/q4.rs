@@ -23,11 +23,12 @@ pub(super) fn decode_q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
 
 /// The element of the largest magnitude becomes -8, exactly.
 pub(super) fn encode_q4_0(values: &[f32; 32], block: &mut [u8; 18]) {
-    if !magnitude(values).is_finite() {
+    let top = magnitude(values);
+    if !top.is_finite() {
         block.fill(0);
         return put_f16(block, 0, f32::NAN);
     }
-    let d = peak(values) / -8.0;
+    let d = peak(values, top) / -8.0;
     let id = inverse(d);
     put_f16(block, 0, d);
     let q = |x: f32| ((x * id + 8.5) as u8).min(15);

@@ -41,11 +41,12 @@ pub(super) fn decode_q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
 
 /// The element of the largest magnitude becomes -16, exactly.
 pub(super) fn encode_q5_0(values: &[f32; 32], block: &mut [u8; 22]) {
-    if !magnitude(values).is_finite() {
+    let top = magnitude(values);
+    if !top.is_finite() {
         block.fill(0);
         return put_f16(block, 0, f32::NAN);
     }
-    let d = peak(values) / -16.0;
+    let d = peak(values, top) / -16.0;
     let id = inverse(d);
     put_f16(block, 0, d);
     pack(&mut block[2..], |i| ((values[i] * id + 16.5) as u8).min(31));

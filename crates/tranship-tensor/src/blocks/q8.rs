@@ -71,10 +71,11 @@ pub(super) fn encode_q8_1(values: &[f32; 32], block: &mut [u8; 36]) {
 /// The element of the largest magnitude becomes -127, exactly; ties to even.
 pub(super) fn encode_q8_k(values: &[f32; 256], block: &mut [u8; 292]) {
     block.fill(0);
-    if !magnitude(values).is_finite() {
+    let top = magnitude(values);
+    if !top.is_finite() {
         return block[..4].copy_from_slice(&f32::NAN.to_le_bytes());
     }
-    let scale = -127.0 / peak(values);
+    let scale = -127.0 / peak(values, top);
     if !scale.is_finite() {
         // All zero, or so small that the scale is out of range: the block is zero.
         return;
