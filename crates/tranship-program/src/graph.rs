@@ -1,5 +1,6 @@
 //! The flat graph: values in the order in which they come to be, and what is done, one action at a time.
 
+use crate::printer::quoted;
 use crate::{Kind, Op, Roles, Shape, Span};
 use std::fmt::{self, Write as _};
 
@@ -179,7 +180,7 @@ impl Graph {
         let name = |id: ValueId| self.value(id).name.clone();
         for (id, value) in self.declared() {
             let weight = match &value.origin {
-                Origin::Weight(w) => format!(" @ \"{w}\""),
+                Origin::Weight(w) => format!(" @ {}", quoted(w)),
                 _ => String::new(),
             };
             let role = self.roles.of(id).map_or(String::new(), |r| format!("  # {r}"));

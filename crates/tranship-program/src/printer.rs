@@ -70,9 +70,14 @@ fn print_decl(f: &mut fmt::Formatter<'_>, decl: &Decl, width: usize) -> fmt::Res
         (Kind::Float, _) => write!(f, "{}", Shape(decl.axes.clone()))?,
     }
     match &decl.weight {
-        Some(weight) => write!(f, " @ \"{}\"", weight.replace('\\', "\\\\").replace('"', "\\\"")),
+        Some(weight) => write!(f, " @ {}", quoted(weight)),
         None => Ok(()),
     }
+}
+
+/// A text in quotes, as the lexer reads it and as DOT does.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 impl fmt::Display for Expr {
