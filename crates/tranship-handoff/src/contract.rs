@@ -1,0 +1,259 @@
+//! The contract: what a decode step carries, derived from the model's programs, and who it is good for.
+
+use crate::digest::program_digest;
+use crate::{Handoff, HandoffError, HandoffTensor, Progress, Refusal};
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+use tranship_ctx::ComputeCtx;
+use tranship_dtype::DType;
+use tranship_model::{Cut, ModelSpec};
+use tranship_program::{Extent, same_state};
+
+/// The version of the manifest and of the hand-off file.
+pub const VERSION: u64 = 1;
+
+/// What two ends of a hand-off agree on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Contract {
+    /// The version of this form: [`VERSION`].
+    pub version: u64,
+    /// Rows that a sequence may have.
+    pub ctx: u64,
+    /// The width of the rows that pass a layer cut.
+    pub hidden: u64,
+    /// Streams of such rows.
+    pub streams: u64,
+    /// Carried tensors: layers in order, and in each the order in which its decode program touches them.
+    pub carried: Vec<Carried>,
+    /// What the state is good for.
+    pub identity: Identity,
+}
+
+/// A carried tensor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Carried {
+    /// The tensor's name, as its program and the hand-off file have it.
+    pub name: String,
+    /// The layer that carries it.
+    pub layer: u64,
+    /// The axes of the whole tensor, outermost first.
+    pub axes: Vec<Axis>,
+    /// The element type.
+    #[serde(serialize_with = "write_dtype", deserialize_with = "read_dtype")]
+    pub dtype: DType,
+    /// Which rows are valid.
+    #[serde(serialize_with = "write_extent", deserialize_with = "read_extent")]
+    pub extent: Extent,
+}
+
+/// An axis: what it counts, and how many.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Axis {
+    /// What it counts.
+    pub name: String,
+    /// How many.
+    pub size: u64,
+}
+
+/// What a state is good for: it continues only under the weights and programs that made it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The digest of the weights; none of a bare configuration.
+    pub weights: Option<String>,
+    /// The digest of the programs, which the context does not enter.
+    pub programs: String,
+    /// The numbers of the policy: [`ComputeCtx::numerics`].
+    pub policy: String,
+}
+
+/// What a receiver accepts, and what it expects.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Expect<'a> {
+    /// Whether another policy and other cache types are accepted, and converted.
+    pub conversion: Conversion,
+    /// The tokens that the hand-off must cover.
+    pub tokens: Option<&'a [u32]>,
+    /// The size of the vocabulary.
+    pub vocab: Option<u64>,
+}
+
+/// Whether the receiver has declared that it converts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Conversion {
+    /// A hand-off of another policy or cache type is refused.
+    #[default]
+    None,
+    /// Such a hand-off is taken, and its float values are converted to this end's types.
+    Declared,
+}
+
+impl Carried {
+    /// Rows: the size of the first axis.
+    pub fn rows(&self) -> u64 {
+        self.axes.first().map_or(1, |a| a.size)
+    }
+
+    /// Elements of a row: the product of the other axes.
+    pub fn cols(&self) -> u64 {
+        self.axes.iter().skip(1).fold(1, |n, a| n.saturating_mul(a.size))
+    }
+
+    /// Rows that are valid after `position` tokens.
+    pub fn valid_rows(&self, position: u64) -> u64 {
+        self.extent.valid_rows(position, self.rows())
+    }
+
+    /// Bytes of `rows` rows; `None` if the size overflows or a row is no whole number of blocks.
+    pub fn bytes(&self, rows: u64) -> Option<u64> {
+        let row = self.dtype.row_bytes(usize::try_from(self.cols()).ok()?)?;
+        (row as u64).checked_mul(rows)
+    }
+
+    /// The shape of its valid rows after `position` tokens.
+    pub fn valid_shape(&self, position: u64) -> Vec<u64> {
+        let rest = self.axes.iter().skip(1).map(|a| a.size);
+        std::iter::once(self.valid_rows(position)).chain(rest).collect()
+    }
+}
+
+/// The contract of a model at a context length, in F32 throughout: the reference's.
+///
+/// # Errors
+/// As [`Contract::of`].
+pub fn contract(spec: &ModelSpec, ctx: u64) -> Result<Contract, HandoffError> {
+    Contract::of(spec, ctx, &ComputeCtx::parity(tranship_ctx::Device::of("reference")), None)
+}
+
+impl Contract {
+    /// Derives the contract of a model at a context length under a policy. `weights` is the digest of its weights,
+    /// where it has any.
+    ///
+    /// # Errors
+    /// [`HandoffError::Model`] or [`HandoffError::Program`] when the programs cannot be authored or lifted, or when
+    /// a layer's prefill and decode programs carry different tensors.
+    pub fn of(
+        spec: &ModelSpec,
+        ctx: u64,
+        policy: &ComputeCtx,
+        weights: Option<String>,
+    ) -> Result<Contract, HandoffError> {
+        let mut carried = Vec::new();
+        for layer in 0..spec.layers.len() {
+            let decode = spec.program(Cut::DecodeLayer { layer, ctx })?.lift()?;
+            let prefill = spec.program(Cut::PrefillLayer { layer, ctx })?.lift()?;
+            same_state(&prefill, &decode)?;
+            for tensor in decode.roles().carried() {
+                let axes = tensor.axes.iter().map(|(name, size)| Axis { name: name.clone(), size: *size });
+                carried.push(Carried {
+                    name: tensor.name.clone(),
+                    layer: layer as u64,
+                    axes: axes.collect(),
+                    dtype: policy.carried_dtype(Some(layer as u64), tensor.extent),
+                    extent: tensor.extent,
+                });
+            }
+        }
+        Ok(Contract {
+            version: VERSION,
+            ctx,
+            hidden: spec.hidden,
+            streams: spec.streams,
+            carried,
+            identity: Identity { weights, programs: program_digest(spec)?, policy: policy.numerics() },
+        })
+    }
+
+    /// The carried tensors of one layer.
+    pub fn of_layer(&self, layer: u64) -> impl Iterator<Item = &Carried> {
+        self.carried.iter().filter(move |c| c.layer == layer)
+    }
+
+    /// Bytes of one sequence's valid rows after `position` tokens; at `ctx`, what a sequence takes in full.
+    pub fn bytes(&self, position: u64) -> Option<u64> {
+        self.carried.iter().try_fold(0u64, |sum, c| sum.checked_add(c.bytes(c.valid_rows(position))?))
+    }
+
+    /// The manifest as JSON, for a person and for scripts.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// Reads a manifest.
+    ///
+    /// # Errors
+    /// [`HandoffError::Format`] or [`HandoffError::Version`].
+    pub fn from_json(json: &str) -> Result<Contract, HandoffError> {
+        let contract: Contract =
+            serde_json::from_str(json).map_err(|e| HandoffError::Format(e.to_string()))?;
+        contract.valid()?;
+        Ok(contract)
+    }
+
+    /// Holds a contract that came from outside to what this crate makes.
+    pub(crate) fn valid(&self) -> Result<(), HandoffError> {
+        if self.version != VERSION {
+            return Err(HandoffError::Version { wanted: VERSION, found: self.version });
+        }
+        let mut names = std::collections::HashSet::new();
+        for carried in &self.carried {
+            let name = &carried.name;
+            if !names.insert(name) {
+                return Err(HandoffError::Format(format!("the manifest lists `{name}` twice")));
+            }
+            let sized = !carried.axes.is_empty() && carried.axes.iter().all(|a| a.size > 0);
+            if !sized || carried.cols() == u64::MAX || carried.bytes(carried.rows()).is_none() {
+                return Err(HandoffError::Format(format!(
+                    "the manifest's axes of `{name}` are empty or overflow"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a hand-off of the rows that are valid after `progress`, and holds it to this contract.
+    ///
+    /// # Errors
+    /// Every reason for which the tensors do not fit.
+    pub fn take(&self, progress: Progress, tensors: Vec<HandoffTensor>) -> Result<Handoff, Refusal> {
+        let handoff = Handoff::new(self.clone(), progress, tensors);
+        self.check(&handoff)?;
+        Ok(handoff)
+    }
+
+    /// Holds a hand-off to this contract.
+    ///
+    /// # Errors
+    /// Every reason for which it does not fit, at once.
+    pub fn check(&self, handoff: &Handoff) -> Result<(), Refusal> {
+        self.check_for(handoff, &Expect::default())
+    }
+
+    /// Holds a hand-off to this contract and to what the receiver expects.
+    ///
+    /// # Errors
+    /// Every reason for which it does not fit, at once.
+    pub fn check_for(&self, handoff: &Handoff, expect: &Expect<'_>) -> Result<(), Refusal> {
+        let errors = crate::check::all(self, handoff, expect);
+        if errors.is_empty() { Ok(()) } else { Err(Refusal { errors }) }
+    }
+}
+
+fn write_dtype<S: serde::Serializer>(dtype: &DType, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(dtype.name())
+}
+
+fn read_dtype<'de, D: serde::Deserializer<'de>>(d: D) -> Result<DType, D::Error> {
+    let name = String::deserialize(d)?;
+    DType::from_str(&name).map_err(serde::de::Error::custom)
+}
+
+fn write_extent<S: serde::Serializer>(extent: &Extent, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(extent.name())
+}
+
+fn read_extent<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Extent, D::Error> {
+    let name = String::deserialize(d)?;
+    let known = [Extent::Append, Extent::Recurrent].into_iter().find(|e| e.name() == name);
+    known
+        .ok_or_else(|| serde::de::Error::custom(format!("`{name}` is no extent: wanted append or recurrent")))
+}

@@ -1,0 +1,198 @@
+//! Why a hand-off is refused: each reason by name, and all of them at once.
+
+use std::fmt;
+use tranship_dtype::DType;
+use tranship_model::ModelError;
+use tranship_program::ProgramError;
+
+/// One reason to refuse a hand-off. Each is displayed as a sentence that names the tensor and both sizes.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandoffError {
+    /// A model's programs could not be authored.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A model's programs could not be lifted, or prefill and decode carry different tensors.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// A carried tensor is not in the hand-off.
+    #[error("`{name}` of layer {layer} is missing")]
+    Missing {
+        /// The tensor.
+        name: String,
+        /// Its layer.
+        layer: u64,
+    },
+    /// The hand-off holds a tensor that the model does not carry.
+    #[error("`{name}` is no carried tensor of this model")]
+    Unknown {
+        /// The tensor.
+        name: String,
+    },
+    /// A tensor has more or fewer rows than are valid at the hand-off's position.
+    #[error("`{name}` has {found} rows; {wanted} are valid after {position} tokens")]
+    Length {
+        /// The tensor.
+        name: String,
+        /// Valid rows at the position.
+        wanted: u64,
+        /// Rows that there are.
+        found: u64,
+        /// The position.
+        position: u64,
+    },
+    /// A tensor has other axes, or the same in another order.
+    #[error("`{name}` has axes {found}, wanted {wanted}")]
+    Axes {
+        /// The tensor.
+        name: String,
+        /// The axes that the contract gives it.
+        wanted: String,
+        /// The axes that there are.
+        found: String,
+    },
+    /// A tensor has another element type, and no conversion was declared.
+    #[error("`{name}` is {found}, wanted {wanted} (a conversion must be declared)")]
+    Dtype {
+        /// The tensor.
+        name: String,
+        /// The type that the contract gives it.
+        wanted: DType,
+        /// The type that it has.
+        found: DType,
+    },
+    /// No step can follow at this position: it would write row `position` of `ctx`, counting from 0.
+    #[error("position {position} leaves no row for the next step in a context of {ctx}")]
+    Position {
+        /// Tokens that the hand-off covers.
+        position: u64,
+        /// Rows that the receiver has.
+        ctx: u64,
+    },
+    /// The hidden rows at a cut have another width, or there are more or fewer streams of them.
+    #[error("hidden rows are {found}, wanted {wanted} (width × streams)")]
+    Hidden {
+        /// Ours.
+        wanted: String,
+        /// Theirs.
+        found: String,
+    },
+    /// The hand-off was made from other weights.
+    #[error("weights differ: this model has {wanted}, the hand-off was made with {found}")]
+    Weights {
+        /// Our digest.
+        wanted: String,
+        /// Theirs.
+        found: String,
+    },
+    /// The hand-off was made by other programs.
+    #[error("programs differ: this model has {wanted}, the hand-off was made with {found}")]
+    Programs {
+        /// Our digest.
+        wanted: String,
+        /// Theirs.
+        found: String,
+    },
+    /// The hand-off was made under another numeric policy, and no conversion was declared.
+    #[error("policies differ: here {wanted}; in the hand-off {found} (a conversion must be declared)")]
+    Policy {
+        /// Ours.
+        wanted: String,
+        /// Theirs.
+        found: String,
+    },
+    /// The hand-off covers other tokens than the ones expected.
+    #[error(
+        "tokens differ: the expected {count} have digest {wanted}, the hand-off's {position} have {found}"
+    )]
+    Tokens {
+        /// The number of tokens expected.
+        count: u64,
+        /// The digest expected.
+        wanted: String,
+        /// The tokens that the hand-off covers.
+        position: u64,
+        /// Its digest.
+        found: String,
+    },
+    /// The next token is outside the vocabulary.
+    #[error("the next token, {token}, is outside the vocabulary of {vocab}")]
+    NextToken {
+        /// The token.
+        token: u32,
+        /// Tokens in the vocabulary.
+        vocab: u64,
+    },
+    /// The hand-off carries no seal.
+    #[error("the hand-off is not sealed")]
+    Unsealed,
+    /// The seal is not that of what the hand-off holds.
+    #[error("the seal is broken: it is {found}, and the content has {wanted}")]
+    Seal {
+        /// The digest of the content.
+        wanted: String,
+        /// The seal that the hand-off carries.
+        found: String,
+    },
+    /// A tensor holds NaN.
+    #[error("`{name}` holds NaN in row {row}")]
+    Nan {
+        /// The tensor.
+        name: String,
+        /// The first row that does.
+        row: u64,
+    },
+    /// The manifest and the tensors of a hand-off do not agree.
+    #[error("`{name}` is {found} in the file and {wanted} in its manifest")]
+    Manifest {
+        /// The tensor.
+        name: String,
+        /// What the manifest says.
+        wanted: String,
+        /// What the file holds.
+        found: String,
+    },
+    /// The format's version is not one that is read here.
+    #[error("the hand-off has format version {found}; version {wanted} is read here")]
+    Version {
+        /// The version that is read.
+        wanted: u64,
+        /// The version found.
+        found: u64,
+    },
+    /// The bytes are no hand-off.
+    #[error("this is no hand-off: {0}")]
+    Format(String),
+    /// A file could not be read or written.
+    #[error("{path}: {what}")]
+    Io {
+        /// The file.
+        path: String,
+        /// What the system said.
+        what: String,
+    },
+}
+
+/// Every reason for which a hand-off is refused.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The reasons; there is at least one.
+    pub errors: Vec<HandoffError>,
+}
+
+impl From<HandoffError> for Refusal {
+    fn from(error: HandoffError) -> Refusal {
+        Refusal { errors: vec![error] }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, error) in self.errors.iter().enumerate() {
+            write!(f, "{}{error}", if i > 0 { "; " } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,153 @@
+//! The hand-off as a file: safetensors, with the manifest and the seal in its metadata.
+//!
+//! `docs/handoff-format.md` describes it for those who write one elsewhere. A file is written beside its place and
+//! then moved there, so that no reader sees half of one; it is read once, and its tensors stay parts of that one
+//! buffer.
+
+use crate::handoff::{FORMAT, Manifest, Seal, content_digest};
+use crate::{Handoff, HandoffError, HandoffTensor, VERSION};
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Map, Value, json};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use tranship_dtype::DType;
+
+impl Handoff {
+    /// Writes the hand-off to a file.
+    ///
+    /// # Errors
+    /// [`HandoffError::Io`], [`HandoffError::Unsealed`] for a hand-off whose seal was not found whole.
+    pub fn write(&self, path: &Path) -> Result<(), HandoffError> {
+        let io =
+            |e: std::io::Error| HandoffError::Io { path: path.display().to_string(), what: e.to_string() };
+        let header = self.header()?;
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let beside = path.with_file_name(format!(".{name}.{}.part", std::process::id()));
+        let written = (|| {
+            let mut file = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(&beside)?);
+            file.write_all(&(header.len() as u64).to_le_bytes())?;
+            file.write_all(header.as_bytes())?;
+            for tensor in &self.state {
+                file.write_all(tensor.bytes())?;
+            }
+            file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+            std::fs::rename(&beside, path)
+        })();
+        if written.is_err() {
+            // What is left of a failed write is of no use; that it could not be removed changes nothing.
+            let _ = std::fs::remove_file(&beside);
+        }
+        written.map_err(io)
+    }
+
+    /// The bytes of the file form.
+    ///
+    /// # Errors
+    /// [`HandoffError::Unsealed`] for a hand-off whose seal was not found whole.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, HandoffError> {
+        let header = self.header()?;
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(header.as_bytes());
+        for tensor in &self.state {
+            bytes.extend_from_slice(tensor.bytes());
+        }
+        Ok(bytes)
+    }
+
+    /// Reads a hand-off from a file. What is wrong with it beyond its form, [`crate::Contract::check`] says.
+    ///
+    /// # Errors
+    /// [`HandoffError::Io`], [`HandoffError::Format`] or [`HandoffError::Version`].
+    pub fn read(path: &Path) -> Result<Handoff, HandoffError> {
+        let bytes = std::fs::read(path)
+            .map_err(|e| HandoffError::Io { path: path.display().to_string(), what: e.to_string() })?;
+        Handoff::from_bytes(bytes)
+    }
+
+    /// Reads a hand-off from the bytes of its file form.
+    ///
+    /// # Errors
+    /// [`HandoffError::Format`] or [`HandoffError::Version`].
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Handoff, HandoffError> {
+        let format = |what: String| HandoffError::Format(what);
+        let (header_len, metadata) = SafeTensors::read_metadata(&bytes)
+            .map_err(|e| format(format!("not a safetensors file ({e})")))?;
+        let texts = metadata.metadata().clone().unwrap_or_default();
+        let line = texts.get("tranship").ok_or_else(|| format("its metadata has no `tranship`".into()))?;
+        let manifest = manifest(line)?;
+        let data = Arc::new(bytes);
+        let mut state = Vec::new();
+        let start = header_len + 8;
+        for name in metadata.offset_keys() {
+            let Some(info) = metadata.info(&name) else { continue };
+            let dtype = from_safetensors(info.dtype)
+                .ok_or_else(|| format(format!("`{name}` is {:?}, which no carried tensor is", info.dtype)))?;
+            let range = start + info.data_offsets.0..start + info.data_offsets.1;
+            let shape = info.shape.iter().map(|&s| s as u64).collect();
+            state.push(HandoffTensor::part(name, dtype, shape, data.clone(), range));
+        }
+        let content = content_digest(line, &state);
+        let seal = match texts.get("seal") {
+            None => Seal::Absent,
+            Some(found) if *found == content => Seal::Whole(content),
+            Some(found) => Seal::Broken { content, found: found.clone() },
+        };
+        Ok(Handoff { manifest, state, seal })
+    }
+
+    /// The safetensors header: metadata first, then each tensor, padded with spaces to whole 8 bytes.
+    fn header(&self) -> Result<String, HandoffError> {
+        let seal = self.seal().ok_or(HandoffError::Unsealed)?;
+        let mut header = Map::new();
+        header.insert("__metadata__".into(), json!({ "tranship": self.manifest.to_line(), "seal": seal }));
+        let mut at = 0u64;
+        for tensor in &self.state {
+            let end = at + tensor.bytes().len() as u64;
+            let dtype = to_safetensors(tensor.dtype)
+                .ok_or_else(|| HandoffError::Format(format!("safetensors has no {}", tensor.dtype)))?;
+            header.insert(
+                tensor.name.clone(),
+                json!({ "dtype": dtype.to_string(), "shape": tensor.shape, "data_offsets": [at, end] }),
+            );
+            at = end;
+        }
+        let mut header = Value::Object(header).to_string();
+        header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
+        Ok(header)
+    }
+}
+
+fn manifest(line: &str) -> Result<Manifest, HandoffError> {
+    let value: Value =
+        serde_json::from_str(line).map_err(|e| HandoffError::Format(format!("its manifest: {e}")))?;
+    let found = value.get("version").and_then(Value::as_u64);
+    if value.get("format").and_then(Value::as_str) != Some(FORMAT) {
+        return Err(HandoffError::Format(format!("its manifest's `format` is not \"{FORMAT}\"")));
+    }
+    match found {
+        Some(VERSION) => {}
+        Some(found) => return Err(HandoffError::Version { wanted: VERSION, found }),
+        None => return Err(HandoffError::Format("its manifest has no `version`".into())),
+    }
+    let manifest: Manifest =
+        serde_json::from_value(value).map_err(|e| HandoffError::Format(format!("its manifest: {e}")))?;
+    manifest.contract.valid()?;
+    Ok(manifest)
+}
+
+fn to_safetensors(dtype: DType) -> Option<Dtype> {
+    Some(match dtype {
+        DType::F8E4M3 => Dtype::F8_E4M3,
+        DType::F8E5M2 => Dtype::F8_E5M2,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+        _ => return None,
+    })
+}
+
+fn from_safetensors(dtype: Dtype) -> Option<DType> {
+    DType::ALL.into_iter().find(|&d| to_safetensors(d) == Some(dtype))
+}

@@ -1,0 +1,51 @@
+//! Why a model cannot be run.
+
+use tranship_backend::BackendError;
+use tranship_ctx::CtxError;
+use tranship_handoff::{HandoffError, Refusal};
+use tranship_model::ModelError;
+use tranship_program::ProgramError;
+use tranship_weights::WeightsError;
+
+/// Why a model cannot be opened, bound or run.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The files cannot be read.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The model is not one that is known here, or its tensors do not fit.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A program does not verify.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The policy cannot be applied.
+    #[error(transparent)]
+    Ctx(#[from] CtxError),
+    /// The backend refuses.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// A contract cannot be derived, or a hand-off not read or written.
+    #[error(transparent)]
+    Handoff(#[from] HandoffError),
+    /// A hand-off does not fit.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The model has no weights: a bare configuration.
+    #[error("{0} holds a configuration alone, and no weights to run")]
+    NoWeights(String),
+    /// A context outside what is possible.
+    #[error("a context of {ctx} is not possible: wanted 1 to {most}")]
+    Context {
+        /// The context asked for.
+        ctx: u64,
+        /// The largest.
+        most: u64,
+    },
+    /// A step failed while it ran on this sequence, so its state is not whole.
+    #[error("the sequence was left incomplete by a step that failed")]
+    Incomplete,
+    /// Nothing was given to run.
+    #[error("there are no tokens to run")]
+    NoTokens,
+}
