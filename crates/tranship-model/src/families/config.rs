@@ -45,6 +45,13 @@ impl<'a> Config<'a> {
         self.object.contains_key(key)
     }
 
+    /// The first key with a value that is none of `known`.
+    pub fn other_than(&self, known: &[&str]) -> Option<&'a str> {
+        let other =
+            self.object.iter().find(|(key, value)| !value.is_null() && !known.contains(&key.as_str()));
+        other.map(|(key, _)| key.as_str())
+    }
+
     pub fn is_empty(&self) -> bool {
         self.object.is_empty()
     }

@@ -54,14 +54,15 @@ fn scaling_of(inner: &Config<'_>, config: &Config<'_>) -> Result<Scaling, ModelE
         Ok(outer.map_or_else(|| inner.whole(key, &POSITIONS), Ok)? as f64)
     };
     match inner.text_or(key)? {
-        None | Some("default") => match inner.get("factor") {
-            // A factor without a type would be lost in silence.
-            Some(_) if inner.get(key).is_none() => Err(ModelError::MissingKey {
-                key: inner.path("rope_type"),
-                wanted: "the type that `factor` belongs to".into(),
-            }),
-            _ => Ok(Scaling::None),
+        None => match inner.other_than(&["rope_theta", "partial_rotary_factor"]) {
+            // Without a type, what else is written would be lost in silence.
+            Some(other) => {
+                let wanted = format!("the type that `{other}` belongs to");
+                Err(ModelError::MissingKey { key: inner.path("rope_type"), wanted })
+            }
+            None => Ok(Scaling::None),
         },
+        Some("default") => Ok(Scaling::None),
         Some("linear") => Ok(Scaling::Linear { factor: factor()? }),
         Some("llama3") => {
             let (low, high) =

@@ -1,0 +1,7 @@
+//! Checkpoints to specs, and specs to programs: one file for each step of the way.
+
+mod checkpoints;
+mod common;
+mod configs;
+mod gguf;
+mod programs;
