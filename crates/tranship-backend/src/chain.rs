@@ -4,8 +4,7 @@ use crate::{BackendError, Weight, Weights};
 use std::sync::Arc;
 use tranship_ctx::Typed;
 use tranship_dtype::DType;
-use tranship_program::{Action, Dim};
-use tranship_program::{Extent, Graph, Kind, Op, Origin, Role, Value, ValueId};
+use tranship_program::{Action, Dim, Extent, Graph, Kind, Node, Op, Origin, Role, Rows, Value, ValueId};
 
 /// Typed programs in the order in which they run: each takes the rows that the one before returns.
 #[derive(Clone)]
@@ -35,6 +34,15 @@ pub struct CarriedSpec {
     pub extent: Extent,
 }
 
+impl CarriedSpec {
+    /// Whether the other is the same tensor of a sequence, wherever in its chain it is declared: a prefill and a
+    /// decode program may number their values differently.
+    pub fn same_tensor(&self, other: &CarriedSpec) -> bool {
+        let key = |c: &CarriedSpec| (c.rows, c.cols, c.dtype, c.extent);
+        self.name == other.name && key(self) == key(other)
+    }
+}
+
 impl Chain {
     /// A chain whose buffers hold `max_rows` rows.
     pub fn new(parts: Vec<Arc<Typed>>, max_rows: usize) -> Chain {
@@ -58,21 +66,23 @@ impl Chain {
         self.parts.iter().enumerate().flat_map(of_part).collect()
     }
 
-    /// Rows that a sequence may have: the smallest of the tensors that grow.
+    /// Rows that a sequence may have: the fewest of the tensors that have rows at the position, carried or not.
     pub fn ctx(&self) -> Option<usize> {
-        let grow = self.carried().into_iter().filter(|c| c.extent == Extent::Append);
-        grow.map(|c| c.rows).min()
+        let of_part = |part: &Typed| part.graph().nodes.iter().filter_map(|n| rows_at_position(part.graph(), n)).min();
+        self.parts.iter().filter_map(|part| of_part(part)).min()
     }
 
-    /// The rows of the table that the first program looks its tokens up in, if it does.
+    /// The rows of the table that the first program looks its tokens up in, if it does; of several tables, the
+    /// fewest rows.
     pub fn vocab(&self) -> Option<usize> {
         let graph = self.parts.first()?.graph();
-        graph.nodes.iter().find_map(|node| match &node.action {
+        let tables = graph.nodes.iter().filter_map(|node| match &node.action {
             Action::Apply { op: Op::Gather, args, .. } => {
                 graph.value(args[0]).shape.fixed_rows().map(|r| r as usize)
             }
             _ => None,
-        })
+        });
+        tables.min()
     }
 
     /// Elements of an input row of the first program.
@@ -167,4 +177,14 @@ fn bind_part(part: &Typed, weights: &dyn Weights) -> Result<Vec<Option<Weight>>,
 /// The tensor of rows that a program takes.
 pub(crate) fn input_rows(graph: &Graph) -> Option<(ValueId, &Value)> {
     graph.declared().find(|(id, v)| v.kind == Kind::Float && graph.roles().of(*id) == Some(Role::Input))
+}
+
+/// The rows of the tensor that a node addresses by the position, if it does.
+fn rows_at_position(graph: &Graph, node: &Node) -> Option<usize> {
+    match node.action {
+        Action::Read { tensor, rows, .. } | Action::Write { tensor, rows, .. } if rows != Rows::All => {
+            graph.value(tensor).shape.fixed_rows().map(|r| r as usize)
+        }
+        _ => None,
+    }
 }

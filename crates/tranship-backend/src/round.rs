@@ -8,7 +8,8 @@ use tranship_tensor::{TensorError, decode, encode};
 /// that the length must be whole blocks.
 ///
 /// A finite value past the range of a float type becomes its largest finite value, not infinity: one infinite
-/// activation would make every later value NaN. Infinity and NaN stay.
+/// activation would make every later value NaN. Infinity stays where the type has one (F8E4M3 has none: ±448), and
+/// NaN stays NaN.
 ///
 /// # Errors
 /// [`BackendError::Convert`] naming `value`: a type without a quantizer, or NaN for a type that has none.

@@ -37,8 +37,8 @@ pub enum CtxError {
         /// The types that it has for this.
         has: String,
     },
-    /// A policy asks for a type that holds no activations.
-    #[error("a policy cannot {purpose} in {dtype}: wanted a float type of 8 bits or more that has zero")]
+    /// A policy asks for a type that cannot do what it is asked to.
+    #[error("a policy cannot {purpose} in {dtype}: wanted {}f16, bf16, f32 or f64", small(purpose))]
     NotAPolicy {
         /// The verb: `compute`, `cache`, `accumulate`, `remember`.
         purpose: &'static str,
@@ -51,4 +51,9 @@ pub enum CtxError {
     /// A name is no device.
     #[error("`{0}` is no device; wanted a backend's name, with `:index` where there are several")]
     UnknownDevice(String),
+}
+
+/// The 8-bit floats, where they can do what is asked.
+fn small(purpose: &str) -> &'static str {
+    if purpose == "accumulate" { "" } else { "f8e4m3, f8e5m2, " }
 }

@@ -151,6 +151,10 @@ impl Pass<'_> {
     ) -> Result<(), CtxError> {
         let mut args: Vec<ValueId> = args.iter().map(|a| self.renamed[a.0]).collect();
         let name = graph.value(out).name.clone();
+        let logits = graph.name == "head" && graph.result == out && op.precision() == Precision::Accum;
+        if !logits {
+            self.hold_compute(&name, self.ctx.compute)?;
+        }
         match op.precision() {
             Precision::Move => {
                 self.dtypes[out.0] = self.dtypes[args[0].0].decoded();
@@ -159,6 +163,7 @@ impl Pass<'_> {
             }
             Precision::Join => {
                 let dtype = self.join_all(&args, &name)?;
+                self.hold_compute(&name, dtype)?;
                 for arg in &mut args {
                     *arg = self.cast(*arg, dtype, Reason::Join, span);
                 }
@@ -176,12 +181,17 @@ impl Pass<'_> {
                 if *op == Op::Linear {
                     args[0] = self.meet_blocks(args[0], args[1], span);
                 }
-                let logits = graph.name == "head" && graph.result == out;
                 self.dtypes[out.0] = if logits { accum } else { self.ctx.compute };
                 self.push(Action::Apply { op: op.clone(), args, out }, span, Some(accum));
             }
         }
         Ok(())
+    }
+
+    /// Holds that the device computes activations in `dtype`.
+    fn hold_compute(&self, name: &str, dtype: DType) -> Result<(), CtxError> {
+        let has = self.accepts.compute;
+        if has.has(dtype) { Ok(()) } else { Err(self.unsupported(name, dtype, "activations", has)) }
     }
 
     /// The join of all real operands' types, out of their block encodings.

@@ -105,7 +105,7 @@ impl Step for ReferenceStep {
         check_batch(&self.chain, batch, input)?;
         for segment in batch.iter_mut() {
             let state = segment.state.as_any().downcast_mut::<RowState>();
-            if state.is_none_or(|s| s.specs() != self.carried) {
+            if state.is_none_or(|s| !same_tensors(s.specs(), &self.carried)) {
                 return Err(BackendError::Batch("a segment's state was made for other programs".into()));
             }
         }
@@ -139,6 +139,10 @@ impl Step for ReferenceStep {
         }
         Ok(())
     }
+}
+
+fn same_tensors(a: &[CarriedSpec], b: &[CarriedSpec]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same_tensor(b))
 }
 
 /// One program over one segment.
