@@ -72,7 +72,11 @@ fn run(chars: &[char], from: usize, more: impl Fn(char) -> bool) -> usize {
 
 /// A number: digits, a fraction, an exponent. A point followed by a point is a range, not a fraction.
 fn number_token(chars: &[char], at: usize, span: Span) -> Result<(Token, usize), ProgramError> {
-    let mut end = run(chars, if chars[at] == '-' { at + 1 } else { at }, |c| c.is_ascii_digit());
+    let digits = if chars[at] == '-' { at + 1 } else { at };
+    let mut end = run(chars, digits, |c| c.is_ascii_digit());
+    if end == digits {
+        return Err(fault(Rule::Syntax, span, "`-` is no sign, but the start of a number"));
+    }
     if chars.get(end) == Some(&'.') && chars.get(end + 1).is_some_and(|c| c.is_ascii_digit()) {
         end = run(chars, end + 1, |c| c.is_ascii_digit());
     }

@@ -82,7 +82,7 @@ impl Cursor {
     }
 
     fn next(&mut self) -> Token {
-        let token = self.tokens[self.at].0.clone();
+        let token = std::mem::replace(&mut self.tokens[self.at].0, Token::End);
         self.at = (self.at + 1).min(self.tokens.len() - 1);
         token
     }
