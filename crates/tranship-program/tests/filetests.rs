@@ -98,3 +98,42 @@ fn accepted() {
         format!("-- printed\n{printed}-- graph\n{graph}-- carried\n{carried}")
     });
 }
+
+fn doc(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// What the language's page shows is a program in printed form, every rule, and errors as they are.
+#[test]
+fn the_page_on_the_language_is_true() {
+    let page = doc("program-language.md");
+    let example = page.split("```\n").nth(1).expect("a program");
+    let program = Program::parse(example).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(program.to_string(), example);
+    let roles: Vec<String> =
+        program.lift().expect("a program").roles().carried().map(|c| c.name.clone()).collect();
+    assert_eq!(roles, ["k0", "v0"]);
+    let errors: Vec<String> = files("refused")
+        .iter()
+        .map(|p| std::fs::read_to_string(p).expect("a readable file").trim_end().to_owned())
+        .collect();
+    let rules = page.split("\n**`").skip(1).collect::<Vec<_>>();
+    let names: Vec<&str> = rules.iter().filter_map(|r| r.split_once("`**").map(|(name, _)| name)).collect();
+    assert_eq!(names, Rule::ALL.map(Rule::name));
+    for (rule, section) in names.iter().zip(rules) {
+        let quoted = section.lines().find_map(|l| l.strip_prefix("> ")).expect("an error");
+        let said = |error: &String| error.ends_with(&format!("{rule}: {quoted}"));
+        assert!(errors.iter().any(said), "no program is refused with `{rule}: {quoted}`");
+    }
+}
+
+#[test]
+fn the_page_on_operations_names_each() {
+    let page = doc("ops.md");
+    for op in tranship_program::Op::NAMES {
+        assert!(page.contains(&format!("[`{op}`](#")), "`{op}` is not in the table");
+        let heading = page.lines().any(|l| l.starts_with("## ") && l.split(' ').any(|word| word == op));
+        assert!(heading, "`{op}` has no section");
+    }
+}
