@@ -1,0 +1,128 @@
+//! The kernels, one file for each op: what each thread does with its share of the work.
+//!
+//! An op is an options struct with a method `part`, which does one thread's share and may be called from inside any
+//! [`crate::pool::Pool::run`]; the methods of [`crate::Cpu`] of the same name run an op on all threads. All
+//! activations are F32 slices, `[rows, width]` row-major.
+
+pub(crate) mod linear_quant;
+pub(crate) mod quantize;
+pub(crate) mod unpack;
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use tranship_dtype::DType;
+
+/// A result that several threads write, each its own part.
+#[derive(Clone, Copy)]
+pub(crate) struct Out<'a, T = f32> {
+    start: *mut T,
+    len: usize,
+    borrow: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: access goes through `range` and `ptr`, whose callers keep threads to parts of their own.
+unsafe impl<T: Send> Send for Out<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Out<'_, T> {}
+
+impl<'a, T> Out<'a, T> {
+    /// All of `slice`, which is borrowed as long as this is used.
+    pub(crate) fn new(slice: &'a mut [T]) -> Out<'a, T> {
+        Out { start: slice.as_mut_ptr(), len: slice.len(), borrow: PhantomData }
+    }
+
+    /// How many elements there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A part of it.
+    ///
+    /// # Safety
+    /// No other thread has any of these elements at the same time.
+    ///
+    /// # Panics
+    /// When the range is not within the slice.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn range(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
+        // SAFETY: in bounds by the check, not aliased by the caller's word.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+
+    /// Where it starts.
+    pub(crate) fn ptr(&self) -> *mut T {
+        self.start
+    }
+}
+
+/// Weights of a `linear`, in place: `outs` rows of `width` values in `dtype`, whatever their alignment.
+#[derive(Clone, Copy, Debug)]
+pub struct Weights<'a> {
+    dtype: DType,
+    bytes: &'a [u8],
+    outs: usize,
+    width: usize,
+}
+
+impl<'a> Weights<'a> {
+    /// `bytes` as `[outs, width]` of `dtype`: F32, F16, BF16 or a block encoding.
+    ///
+    /// # Panics
+    /// When the bytes are not those of such a tensor, or no kernel reads `dtype`.
+    pub fn new(dtype: DType, bytes: &'a [u8], outs: usize, width: usize) -> Weights<'a> {
+        assert!(
+            matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::Block(_)),
+            "no kernel reads {dtype} weights"
+        );
+        let row = dtype.row_bytes(width).expect("rows are whole blocks");
+        assert_eq!(bytes.len(), outs * row, "[{outs}, {width}] of {dtype}");
+        Weights { dtype, bytes, outs, width }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Rows: the width of what a `linear` gives.
+    pub fn outs(&self) -> usize {
+        self.outs
+    }
+
+    /// Columns: the width of what a `linear` takes.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Bytes of one row.
+    pub fn row_bytes(&self) -> usize {
+        self.bytes.len() / self.outs.max(1)
+    }
+
+    /// Where row `row` starts; as a pointer, for kernels.
+    pub(crate) fn row_ptr(&self, row: usize) -> *const u8 {
+        self.bytes[row * self.row_bytes()..].as_ptr()
+    }
+}
+
+/// What a `linear` does with its sums.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Epilogue<'a> {
+    /// Added to each sum, `[outs]`.
+    pub bias: Option<&'a [f32]>,
+    /// Whether sums are added to what is in the result already (a residual), or replace it.
+    pub add: bool,
+}
+
+impl Epilogue<'_> {
+    /// What becomes of `sum` for output `out`, where `old` is in the result.
+    #[inline(always)]
+    pub(crate) fn finish(&self, sum: f32, out: usize, old: f32) -> f32 {
+        let sum = match self.bias {
+            Some(bias) => sum + bias[out],
+            None => sum,
+        };
+        if self.add { old + sum } else { sum }
+    }
+}

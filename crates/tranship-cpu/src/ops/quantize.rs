@@ -1,0 +1,213 @@
+//! Activations as 8-bit blocks: what block-encoded weights are multiplied with under the `quantized` policy.
+//!
+//! Each 32 values share a scale `d = max|x| / 127`, rounded to half precision, and are stored as `q`, the integers
+//! nearest to `x / d`: value `d · q`. All encodings take this one form. It is finer than one scale for 256 values.
+//!
+//! Beside the codes lie, for groups of 32 and of 16 values, the scale of each group and `d · Σq`: what a weight's
+//! min or zero point is multiplied with.
+
+use super::Out;
+use crate::arch::{Isa, Kernel, MAX_LANES, Simd};
+use crate::pool::Share;
+
+/// Values that share a scale.
+pub(crate) const BLOCK: usize = 32;
+
+/// Rows of 8-bit blocks; see the module's introduction. The memory is kept from one use to the next.
+#[derive(Default)]
+pub struct QuantizedRows {
+    rows: usize,
+    width: usize,
+    codes: Vec<i8>,
+    /// The codes with 128 added: for machines that multiply unsigned by signed bytes.
+    offset_codes: Vec<u8>,
+    by_32: Groups,
+    by_16: Groups,
+}
+
+/// Per group of values: its scale, and its scale times the sum of its codes. Rows are padded with zeros.
+#[derive(Default)]
+pub(crate) struct Groups {
+    pub(crate) stride: usize,
+    pub(crate) scale: Vec<f32>,
+    pub(crate) scaled_sum: Vec<f32>,
+}
+
+impl Groups {
+    fn reshape(&mut self, rows: usize, groups: usize) {
+        self.stride = groups.next_multiple_of(MAX_LANES);
+        for values in [&mut self.scale, &mut self.scaled_sum] {
+            values.clear();
+            values.resize(rows * self.stride, 0.0);
+        }
+    }
+}
+
+impl QuantizedRows {
+    /// No rows yet.
+    pub fn new() -> QuantizedRows {
+        QuantizedRows::default()
+    }
+
+    /// Makes room for `rows` rows of `width` values. Allocates only beyond what was ever asked for.
+    ///
+    /// # Panics
+    /// When `width` is not a multiple of 32.
+    pub fn reshape(&mut self, rows: usize, width: usize) {
+        assert!(width.is_multiple_of(BLOCK), "8-bit blocks need a multiple of 32 values, not {width}");
+        (self.rows, self.width) = (rows, width);
+        self.codes.resize(rows * width, 0);
+        self.offset_codes.resize(rows * width, 0);
+        self.by_32.reshape(rows, width / 32);
+        self.by_16.reshape(rows, width / 16);
+    }
+
+    /// How many rows there are.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Values of a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The values that row `row` stands for: `d · q`.
+    pub fn decode_row(&self, row: usize, out: &mut [f32]) {
+        let scale = &self.by_32.scale[row * self.by_32.stride..];
+        for (i, out) in out.iter_mut().enumerate().take(self.width) {
+            *out = scale[i / BLOCK] * f32::from(self.codes[row * self.width + i]);
+        }
+    }
+
+    /// The codes of row `row`.
+    pub(crate) fn codes_ptr(&self, row: usize) -> *const i8 {
+        self.codes[row * self.width..].as_ptr()
+    }
+
+    /// The codes of row `row` plus `offset`, which is 0 or 128.
+    pub(crate) fn offset_codes_ptr(&self, row: usize, offset: u8) -> *const u8 {
+        if offset == 0 { self.codes_ptr(row).cast() } else { self.offset_codes[row * self.width..].as_ptr() }
+    }
+
+    /// Scales and sums for weights whose groups have `group` values.
+    pub(crate) fn groups(&self, group: usize) -> &Groups {
+        if group == 16 { &self.by_16 } else { &self.by_32 }
+    }
+
+    /// What several threads write.
+    pub(crate) fn out(&mut self) -> QuantizedOut<'_> {
+        QuantizedOut {
+            width: self.width,
+            strides: [self.by_32.stride, self.by_16.stride],
+            codes: Out::new(&mut self.codes),
+            offset_codes: Out::new(&mut self.offset_codes),
+            scale: [Out::new(&mut self.by_32.scale), Out::new(&mut self.by_16.scale)],
+            scaled_sum: [Out::new(&mut self.by_32.scaled_sum), Out::new(&mut self.by_16.scaled_sum)],
+        }
+    }
+}
+
+/// [`QuantizedRows`] while threads fill it.
+#[derive(Clone, Copy)]
+pub(crate) struct QuantizedOut<'a> {
+    width: usize,
+    strides: [usize; 2],
+    codes: Out<'a, i8>,
+    offset_codes: Out<'a, u8>,
+    scale: [Out<'a>; 2],
+    scaled_sum: [Out<'a>; 2],
+}
+
+/// Rows to be quantized.
+#[derive(Clone, Copy)]
+pub(crate) struct Quantize<'a> {
+    /// `[rows, width]`.
+    pub(crate) x: &'a [f32],
+    pub(crate) out: QuantizedOut<'a>,
+}
+
+impl Quantize<'_> {
+    /// Quantizes this thread's share of the blocks (of all rows together: one row is shared too).
+    pub(crate) fn part(&self, isa: Isa, share: Share<'_>) {
+        let rows = self.x.len() / self.out.width;
+        // Units of 16 blocks, so that no two threads write one cache line of scales.
+        let blocks = share.range(rows * self.out.width / BLOCK, MAX_LANES);
+        isa.dispatch(QuantizeBlocks { op: *self, first: blocks.start, end: blocks.end });
+    }
+}
+
+struct QuantizeBlocks<'a> {
+    op: Quantize<'a>,
+    first: usize,
+    end: usize,
+}
+
+impl Kernel for QuantizeBlocks<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let out = &self.op.out;
+        let per_row = out.width / BLOCK;
+        for block in self.first..self.end {
+            let x = &self.op.x[block * BLOCK..(block + 1) * BLOCK];
+            // SAFETY: each block belongs to one thread; so do its codes, scales and sums.
+            unsafe {
+                let codes = out.codes.range(block * BLOCK..(block + 1) * BLOCK);
+                let d = quantize_block(s, x, codes);
+                let offset = out.offset_codes.range(block * BLOCK..(block + 1) * BLOCK);
+                for (offset, code) in offset.iter_mut().zip(codes.iter()) {
+                    *offset = (*code as u8) ^ 0x80;
+                }
+                let mut sums = [0i32; 2];
+                for (sum, codes) in sums.iter_mut().zip(codes.chunks_exact(16)) {
+                    *sum = codes.iter().map(|c| i32::from(*c)).sum();
+                }
+                let (row, i) = (block / per_row, block % per_row);
+                let at = row * out.strides[0] + i;
+                out.scale[0].range(at..at + 1)[0] = d;
+                out.scaled_sum[0].range(at..at + 1)[0] = d * (sums[0] + sums[1]) as f32;
+                let at = row * out.strides[1] + 2 * i;
+                out.scale[1].range(at..at + 2).fill(d);
+                let halves = out.scaled_sum[1].range(at..at + 2);
+                halves[0] = d * sums[0] as f32;
+                halves[1] = d * sums[1] as f32;
+            }
+        }
+    }
+}
+
+/// Quantizes 32 values; gives their scale.
+#[inline(always)]
+fn quantize_block<S: Simd>(s: S, x: &[f32], codes: &mut [i8]) -> f32 {
+    assert!(x.len() == BLOCK && codes.len() == BLOCK);
+    let mut max = s.splat(0.0);
+    for i in 0..BLOCK / S::LANES {
+        // SAFETY: `x` has 32 floats.
+        max = s.max(max, s.abs(unsafe { s.load(x.as_ptr().add(i * S::LANES)) }));
+    }
+    let d = round_scale(s, s.reduce_max(max) / 127.0);
+    // A scale that rounds to 0 leaves only zeros: its inverse must not be infinite.
+    let inverse = if d > 0.0 { 1.0 / d } else { 0.0 };
+    let (inverse, limit) = (s.splat(inverse), s.splat(127.0));
+    for i in 0..BLOCK / S::LANES {
+        // SAFETY: `x` has 32 floats, `codes` 32 bytes.
+        unsafe {
+            let q = s.round(s.mul(s.load(x.as_ptr().add(i * S::LANES)), inverse));
+            // The rounded scale may be a little too small.
+            let q = s.max(s.min(q, limit), s.sub(s.splat(0.0), limit));
+            s.i_store_i8(codes.as_mut_ptr().add(i * S::LANES), s.f_to_i(q));
+        }
+    }
+    d
+}
+
+/// `d` in half precision, or the greatest finite half where it is above that.
+#[inline(always)]
+fn round_scale<S: Simd>(s: S, d: f32) -> f32 {
+    let mut half = [0u16; MAX_LANES];
+    // SAFETY: `half` has room for the widest vector.
+    unsafe { s.store_f16(half.as_mut_ptr(), s.splat(d.min(65504.0))) };
+    s.f16(half[0])
+}
