@@ -27,7 +27,7 @@ pub enum Rule {
     OperandCount,
     /// An operand is an index where an index is wanted, and a tensor where a tensor is.
     OperandKind,
-    /// An index is `pos : index`, the position, or `[n]`, one number for each row of the step.
+    /// An index is `pos : index`, the position, or the one of shape `[n]`, a number for each row of the step.
     IndexForm,
     /// An attribute is one that the operation has, and is given once.
     UnknownAttribute,

@@ -139,18 +139,32 @@ impl Lift {
         if decl.kind == Kind::Index && decl.weight.is_some() {
             return Err(fault(Rule::OperandKind, decl.name.span, format!("`{name}`: an index is no weight")));
         }
-        let scalar = decl.kind == Kind::Index && shape.0.is_empty();
-        if name == "pos" && !scalar {
-            return Err(position(&decl.name));
-        }
-        if decl.kind == Kind::Index && name != "pos" && (shape.0.len() != 1 || shape.rows() != Dim::N) {
-            let message = format!("`{name}`: an index is `pos`, the position, or has the axis [n]");
-            return Err(fault(Rule::IndexForm, decl.name.span, message));
-        }
+        self.index_form(&decl.name, decl.kind, &shape)?;
         let origin = decl.weight.clone().map_or(Origin::Declared, Origin::Weight);
         let id = self.value(name.clone(), decl.kind, shape, origin, decl.name.span);
         self.names.insert(name.clone(), id);
         Ok(())
+    }
+
+    /// An index is the position, or the one of the step's rows.
+    fn index_form(&self, name: &Named, kind: Kind, shape: &Shape) -> Result<(), ProgramError> {
+        let scalar = kind == Kind::Index && shape.0.is_empty();
+        if name.name == "pos" {
+            return if scalar { Ok(()) } else { Err(position(name)) };
+        }
+        if kind != Kind::Index {
+            return Ok(());
+        }
+        let refused = |message: String| Err(fault(Rule::IndexForm, name.span, message));
+        if shape.0.len() != 1 || shape.rows() != Dim::N {
+            return refused(format!("`{}`: an index is `pos`, the position, or has the axis [n]", name.name));
+        }
+        match self.values.iter().find(|v| v.kind == Kind::Index && !v.shape.0.is_empty()) {
+            Some(first) => {
+                refused(format!("`{}`: a step has one index [n], and it is `{}`", name.name, first.name))
+            }
+            None => Ok(()),
+        }
     }
 
     fn value(&mut self, name: String, kind: Kind, shape: Shape, origin: Origin, span: Span) -> ValueId {

@@ -99,6 +99,26 @@ fn accepted() {
     });
 }
 
+/// Layers that differ in names and numbers of layers share one compiled step; what changes a result does not.
+#[test]
+fn canonical_text_is_blind_to_names_alone() {
+    let text =
+        std::fs::read_to_string(&files("accepted")[0].with_file_name("layer-prefill.tp")).expect("a file");
+    let text = text.split_once(EXPECTED).expect("a program").0;
+    let canonical = |from: &str, to: &str| {
+        let changed = text.replace(from, to);
+        assert_ne!(changed, text, "{from} is not in the program");
+        lift(&changed).unwrap_or_else(|e| panic!("{from}: {e}")).canonical()
+    };
+    let own = lift(text).expect("a program").canonical();
+    for (from, to) in [("blk.0", "blk.7"), ("layer=0", "layer=7"), ("k0", "k7"), ("h =", "h  =")] {
+        assert_eq!(canonical(from, to), own, "{from} to {to}");
+    }
+    for (from, to) in [("1e-5", "1e-6"), ("style: half", "style: interleaved"), ("96", "97"), ("64", "65")] {
+        assert_ne!(canonical(from, to), own, "{from} to {to}");
+    }
+}
+
 fn doc(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
