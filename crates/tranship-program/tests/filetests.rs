@@ -103,7 +103,7 @@ fn accepted() {
 #[test]
 fn canonical_text_is_blind_to_names_alone() {
     let text =
-        std::fs::read_to_string(&files("accepted")[0].with_file_name("layer-prefill.tp")).expect("a file");
+        std::fs::read_to_string(files("accepted")[0].with_file_name("layer-prefill.tp")).expect("a file");
     let text = text.split_once(EXPECTED).expect("a program").0;
     let canonical = |from: &str, to: &str| {
         let changed = text.replace(from, to);
