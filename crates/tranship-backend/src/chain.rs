@@ -68,7 +68,8 @@ impl Chain {
 
     /// Rows that a sequence may have: the fewest of the tensors that have rows at the position, carried or not.
     pub fn ctx(&self) -> Option<usize> {
-        let of_part = |part: &Typed| part.graph().nodes.iter().filter_map(|n| rows_at_position(part.graph(), n)).min();
+        let of_part =
+            |part: &Typed| part.graph().nodes.iter().filter_map(|n| rows_at_position(part.graph(), n)).min();
         self.parts.iter().filter_map(|part| of_part(part)).min()
     }
 

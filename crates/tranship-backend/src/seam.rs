@@ -115,7 +115,8 @@ pub fn check_batch(chain: &Chain, batch: &[Segment<'_>], input: Input<'_>) -> Re
             return Err(BackendError::Context { position: segment.position, rows: segment.rows, ctx });
         }
         if end.is_none() {
-            let what = format!("position {} and {} more rows are not countable", segment.position, segment.rows);
+            let what =
+                format!("position {} and {} more rows are not countable", segment.position, segment.rows);
             return Err(BackendError::Batch(what));
         }
         if segment.rows == 0 {

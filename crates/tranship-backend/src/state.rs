@@ -27,10 +27,41 @@ pub trait State: Send {
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
+/// Alignment of each tensor's first row, in bytes: a cache line.
+const LINE: usize = 64;
+
 /// A state that is kept in its logical form: one buffer of rows for each tensor.
+///
+/// Memory is asked of the system zeroed, so that rows that no token has reached take none of it.
 pub struct RowState {
     specs: Vec<CarriedSpec>,
-    buffers: Vec<Vec<u8>>,
+    buffers: Vec<Lines>,
+}
+
+/// Bytes whose first one that is used starts a cache line.
+struct Lines {
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl Lines {
+    fn zeroed(bytes: usize) -> Option<Lines> {
+        let all = bytes.checked_add(LINE)?;
+        // Asked for on trial first: `vec!` ends the process when there is no memory.
+        Vec::<u8>::new().try_reserve_exact(all).ok()?;
+        let mut memory = vec![0; all];
+        let start = memory.as_ptr().align_offset(LINE).min(LINE);
+        memory.truncate(start + bytes);
+        Some(Lines { memory, start })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..]
+    }
 }
 
 impl RowState {
@@ -39,18 +70,14 @@ impl RowState {
     /// # Errors
     /// [`BackendError::State`] when a tensor's size overflows or its memory is not to be had.
     pub fn new(specs: Vec<CarriedSpec>) -> Result<RowState, BackendError> {
-        let mut buffers = Vec::with_capacity(specs.len());
-        for spec in &specs {
+        let buffer = |spec: &CarriedSpec| {
             let bytes = spec.dtype.row_bytes(spec.cols).and_then(|b| b.checked_mul(spec.rows));
-            let mut buffer = Vec::new();
-            let fits = bytes.is_some_and(|b| buffer.try_reserve_exact(b).is_ok());
-            if !fits {
-                let what = format!("no memory for {} rows of {} {}", spec.rows, spec.cols, spec.dtype);
-                return Err(BackendError::State { tensor: spec.name.clone(), what });
-            }
-            buffer.resize(bytes.unwrap_or(0), 0);
-            buffers.push(buffer);
-        }
+            bytes.and_then(Lines::zeroed).ok_or_else(|| BackendError::State {
+                tensor: spec.name.clone(),
+                what: format!("no memory for {} rows of {} {}", spec.rows, spec.cols, spec.dtype),
+            })
+        };
+        let buffers = specs.iter().map(buffer).collect::<Result<_, _>>()?;
         Ok(RowState { specs, buffers })
     }
 
@@ -59,14 +86,14 @@ impl RowState {
         &self.specs
     }
 
-    /// All bytes of a tensor.
+    /// All bytes of a tensor, row-major; the first starts a cache line.
     pub fn buffer(&self, tensor: usize) -> &[u8] {
-        &self.buffers[tensor]
+        self.buffers[tensor].bytes()
     }
 
     /// All bytes of a tensor, to write to.
     pub fn buffer_mut(&mut self, tensor: usize) -> &mut [u8] {
-        &mut self.buffers[tensor]
+        self.buffers[tensor].bytes_mut()
     }
 
     /// The byte range of rows of a tensor, or why there is none.
@@ -87,7 +114,7 @@ impl RowState {
 impl State for RowState {
     fn read(&self, tensor: usize, rows: Range<usize>) -> Result<Vec<u8>, BackendError> {
         let span = self.span(tensor, rows)?;
-        Ok(self.buffers[tensor][span].to_vec())
+        Ok(self.buffer(tensor)[span].to_vec())
     }
 
     fn write(&mut self, tensor: usize, first_row: usize, bytes: &[u8]) -> Result<(), BackendError> {
@@ -99,12 +126,12 @@ impl State for RowState {
             return Err(BackendError::State { tensor: spec.name.clone(), what });
         }
         let span = self.span(tensor, first_row..first_row.saturating_add(bytes.len() / row))?;
-        self.buffers[tensor][span].copy_from_slice(bytes);
+        self.buffer_mut(tensor)[span].copy_from_slice(bytes);
         Ok(())
     }
 
     fn memory_bytes(&self) -> usize {
-        self.buffers.iter().map(Vec::len).sum()
+        self.buffers.iter().map(|b| b.memory.len()).sum()
     }
 
     fn as_any(&mut self) -> &mut dyn Any {

@@ -54,7 +54,8 @@ impl Weights {
         self.0.iter().find(|(n, _)| *n == name).map(|(_, t)| t.dtype())
     }
 
-    fn map(&self) -> MapWeights {
+    /// The weights as a backend takes them.
+    pub fn map(&self) -> MapWeights {
         let mut map = MapWeights::default();
         for (name, tensor) in &self.0 {
             map.insert(*name, tensor.clone());

@@ -1,0 +1,190 @@
+//! What a chain and a batch are held to before anything runs, each fault by name.
+
+mod common;
+
+use common::{Weights, chain, compile, parity, run, try_compile};
+use std::sync::Arc;
+use tranship_backend::{Backend, BackendError, Chain, Input, MapWeights, Outputs, Reference, Segment, Step};
+use tranship_backend::{Bytes, Weight, Weights as Source};
+use tranship_dtype::DType;
+use tranship_program::Program;
+use tranship_tensor::Tensor;
+
+const EMBED: &str = "program embed\n  tokens : index [n]\n  t : [9, 4] @ \"t\"\n  return gather(t, tokens)\n";
+const CACHE: &str = "
+program decode layer=0 ctx=6
+  x   : [n, 4]
+  pos : index
+  k   : [6, 4]
+  k[pos .. pos+n] = silu(x)
+  return attend(x, k[.. pos+n], k[.. pos+n], heads: 1, kv_heads: 1, scale: 0.5)
+";
+const WIDE: &str = "program p\n  x : [n, 5]\n  return silu(x)\n";
+const TWO: &str = "program p\n  x : [n, 4]\n  y : [n, 4]\n  return x + y\n";
+const LINEAR: &str = "program p\n  x : [n, 4]\n  w : [3, 4] @ \"w\"\n  return linear(x, w)\n";
+
+fn weights() -> Weights {
+    Weights::random(1, &[("t", &[9, 4]), ("w", &[3, 4])])
+}
+
+#[test]
+fn programs_that_do_not_fit_are_named() {
+    let refused = |texts: &[&str]| chain(texts, &weights(), &parity()).check().unwrap_err().to_string();
+    const WHY: &str = "the chain's programs do not fit: ";
+    for (texts, wanted) in [
+        (&[][..], "there are none"),
+        (&[EMBED, WIDE], "program 1 (`p`) takes rows of 5, and gets rows of 4"),
+        (&[CACHE, LINEAR, CACHE], "program 2 (`decode`) takes rows of 4, and gets rows of 3"),
+        (&[TWO], "program 0 (`p`) takes other than one tensor of rows, or tokens at the start"),
+        (&[EMBED, EMBED], "program 1 (`embed`) takes other than one tensor of rows, or tokens at the start"),
+        (&[CACHE, TWO], "program 1 (`p`) takes other than one tensor of rows, or tokens at the start"),
+    ] {
+        assert_eq!(refused(texts), format!("{WHY}{wanted}"));
+        let error = try_compile(texts, &weights(), &parity()).err().unwrap();
+        assert_eq!(error.to_string(), format!("{WHY}{wanted}"), "compiling says the same");
+    }
+    chain(&[EMBED, CACHE, CACHE, LINEAR], &weights(), &parity()).check().unwrap();
+}
+
+#[test]
+fn a_chain_knows_its_sizes() {
+    let whole = chain(&[EMBED, CACHE, LINEAR], &weights(), &parity());
+    assert_eq!((whole.vocab(), whole.ctx(), whole.width_in(), whole.width_out()), (Some(9), Some(6), 0, 3));
+    let rows = chain(&[LINEAR], &weights(), &parity());
+    assert_eq!((rows.vocab(), rows.ctx(), rows.width_in(), rows.width_out()), (None, None, 4, 3));
+    let other = CACHE.replace("ctx=6", "ctx=5").replace("[6, 4]", "[5, 4]");
+    let two = chain(&[CACHE, &other], &weights(), &parity());
+    assert_eq!(two.ctx(), Some(5), "the fewest rows of all");
+    let carried = two.carried();
+    let specs: Vec<_> = carried.iter().map(|c| (c.name.as_str(), c.part, c.rows, c.cols, c.dtype)).collect();
+    assert_eq!(specs, [("k", 0, 6, 4, DType::F32), ("k", 1, 5, 4, DType::F32)]);
+    assert!(!carried[0].same_tensor(&carried[1]));
+    assert_eq!(Chain::new(Vec::new(), 0).max_rows, 1);
+    let tables = "program embed\n  tokens : index [n]\n  t : [9, 4] @ \"t\"\n  u : [7, 4] @ \"u\"\n  return gather(t, tokens) + gather(u, tokens)\n";
+    let weights = Weights::random(1, &[("t", &[9, 4]), ("u", &[7, 4])]);
+    assert_eq!(chain(&[tables], &weights, &parity()).vocab(), Some(7), "a token is in every table");
+}
+
+/// Weights as they are given, whatever their shape says.
+struct Raw(Option<Weight>);
+
+impl Source for Raw {
+    fn weight(&self, _: &str) -> Option<Weight> {
+        self.0.clone()
+    }
+}
+
+struct Buffer(Vec<u8>);
+
+impl Bytes for Buffer {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[test]
+fn weights_are_held_to_their_program() {
+    let chain = chain(&[LINEAR], &weights(), &parity());
+    let refused = |weights: &dyn Source| Reference::new().compile(&chain, weights).err().unwrap();
+    assert_eq!(refused(&MapWeights::default()), BackendError::NoWeight("w".into()));
+    let raw = |dtype, shape: &[usize], bytes| {
+        let data = Arc::new(Buffer(vec![0; bytes]));
+        refused(&Raw(Some(Weight { dtype, shape: shape.to_vec(), data }))).to_string()
+    };
+    const WANTED: &str = "wanted f32 [3, 4] in 48 bytes";
+    assert_eq!(raw(DType::F32, &[4, 3], 48), format!("weight \"w\" is f32 [4, 3] in 48 bytes, {WANTED}"));
+    assert_eq!(raw(DType::F32, &[12], 48), format!("weight \"w\" is f32 [12] in 48 bytes, {WANTED}"));
+    assert_eq!(raw(DType::F16, &[3, 4], 24), format!("weight \"w\" is f16 [3, 4] in 24 bytes, {WANTED}"));
+    assert_eq!(raw(DType::F32, &[3, 4], 47), format!("weight \"w\" is f32 [3, 4] in 47 bytes, {WANTED}"));
+    assert_eq!(raw(DType::F32, &[3, 4], 52), format!("weight \"w\" is f32 [3, 4] in 52 bytes, {WANTED}"));
+    // A row that is no whole number of blocks.
+    let graph = Program::parse(LINEAR).unwrap().lift().unwrap();
+    let odd = parity().typed(&graph, &|_| Some(DType::Q8_0), &Reference::new().caps().accepts).unwrap();
+    let odd = Chain::new(vec![Arc::new(odd)], 1);
+    let mut map = MapWeights::default();
+    map.insert("w", Tensor::zeros(DType::F32, &[3, 4]).unwrap());
+    let error = Reference::new().compile(&odd, &map).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "weight \"w\" is f32 [3, 4] in 48 bytes, wanted q8_0 [3, 4] in no whole number of bytes"
+    );
+}
+
+fn batch(step: &mut dyn Step, segments: &[(usize, usize)], input: Input) -> Result<(), BackendError> {
+    let mut states: Vec<_> = segments.iter().map(|_| step.new_state().unwrap()).collect();
+    let mut batch: Vec<Segment> = states
+        .iter_mut()
+        .zip(segments)
+        .map(|(state, (position, rows))| Segment {
+            state: state.as_mut(),
+            position: *position,
+            rows: *rows,
+            outputs: Outputs::All,
+        })
+        .collect();
+    let mut out = Vec::new();
+    let result = step.run(&mut batch, input, &mut out);
+    assert!(result.is_ok() || out.is_empty(), "nothing is put out when a batch is refused");
+    result
+}
+
+#[test]
+fn batches_are_held_to_their_chain() {
+    let mut model = compile(&[EMBED, CACHE], &weights(), &parity());
+    let mut layer = compile(&[CACHE], &weights(), &parity());
+    let mut free = compile(&[LINEAR], &weights(), &parity());
+    let tokens = |step: &mut Box<dyn Step>, segments: &[(usize, usize)], tokens: &[u32]| {
+        batch(step.as_mut(), segments, Input::Tokens(tokens)).map_err(|e| e.to_string())
+    };
+    let rows = |step: &mut Box<dyn Step>, segments: &[(usize, usize)], values: usize| {
+        batch(step.as_mut(), segments, Input::Rows(&vec![0.0; values])).map_err(|e| e.to_string())
+    };
+    let refused = |what: &str| Err(what.to_owned());
+    assert_eq!(tokens(&mut model, &[(0, 2), (5, 1)], &[0, 8, 3]), Ok(()));
+    assert_eq!(tokens(&mut model, &[(0, 2)], &[0, 9]), refused("token 9 is outside the vocabulary of 9"));
+    assert_eq!(tokens(&mut model, &[(0, 2)], &[0]), refused("wanted 2 tokens, found 1"));
+    assert_eq!(tokens(&mut model, &[(0, 1), (0, 1)], &[0]), refused("wanted 2 tokens, found 1"));
+    assert_eq!(rows(&mut model, &[(0, 1)], 4), refused("wanted tokens, found input rows"));
+    assert_eq!(
+        tokens(&mut model, &[(0, 1), (5, 2)], &[0, 0, 0]),
+        refused("position 5 and 2 more rows are past the context of 6")
+    );
+    assert_eq!(
+        tokens(&mut model, &[(usize::MAX, 2)], &[0, 0]),
+        refused("position 18446744073709551615 and 2 more rows are past the context of 6")
+    );
+    assert_eq!(tokens(&mut model, &[(0, 1), (2, 0)], &[0]), refused("a segment of the batch has no rows"));
+    assert_eq!(rows(&mut layer, &[(0, 2)], 8), Ok(()));
+    assert_eq!(rows(&mut layer, &[(0, 2)], 7), refused("wanted 8 values of input rows, found 7"));
+    assert_eq!(tokens(&mut layer, &[(0, 1)], &[0]), refused("wanted input rows, found tokens"));
+    assert_eq!(
+        rows(&mut layer, &[(6, 1)], 4),
+        refused("position 6 and 1 more rows are past the context of 6")
+    );
+    assert_eq!(
+        rows(&mut free, &[(usize::MAX, 2)], 8),
+        refused("position 18446744073709551615 and 2 more rows are not countable")
+    );
+    assert_eq!(rows(&mut free, &[], 0), Ok(()));
+}
+
+#[test]
+fn a_state_of_other_programs_is_refused() {
+    let mut layer = compile(&[CACHE], &weights(), &parity());
+    let shorter = CACHE.replace("ctx=6", "ctx=5").replace("[6, 4]", "[5, 4]");
+    let renamed = CACHE.replace('k', "c").replace("c_heads", "k_heads").replace("cv_heads", "kv_heads");
+    for (what, other) in [
+        ("other rows", compile(&[&shorter], &weights(), &parity())),
+        ("another name", compile(&[&renamed], &weights(), &parity())),
+        ("another type", compile(&[CACHE], &weights(), &parity().with_kv(DType::F16))),
+        ("more tensors", compile(&[CACHE, CACHE], &weights(), &parity())),
+        ("none", compile(&[LINEAR], &weights(), &parity())),
+    ] {
+        let mut state = other.new_state().unwrap();
+        let segment = Segment { state: state.as_mut(), position: 0, rows: 1, outputs: Outputs::All };
+        let error = layer.run(&mut [segment], Input::Rows(&[0.0; 4]), &mut Vec::new()).unwrap_err();
+        assert_eq!(error.to_string(), "a segment's state was made for other programs", "{what}");
+    }
+    let mut state = layer.new_state().unwrap();
+    run(layer.as_mut(), state.as_mut(), 0, 1, Input::Rows(&[0.0; 4]));
+}
