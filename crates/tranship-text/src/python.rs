@@ -4,7 +4,7 @@
 //! `1.0`, the space after a comma and the order of keys all matter.
 
 use minijinja::value::ValueKind;
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind, State, Value};
 
 /// How deep lists and maps may lie in each other.
 const DEPTH_MAX: usize = 64;
@@ -42,131 +42,161 @@ pub(crate) fn from_json(json: &serde_json::Value) -> Value {
 }
 
 /// `str(value)`: what `{{ value }}` prints.
-pub(crate) fn str_of(value: &Value) -> Result<String, Error> {
+pub(crate) fn str_of(state: &State, value: &Value) -> Result<String, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(String::new()),
         ValueKind::String => Ok(value.as_str().unwrap_or_default().to_owned()),
-        _ => write_all(value, &Style::Repr),
+        _ => write_all(state, value, &Style::Repr),
     }
 }
 
 /// `json.dumps(value, …)`.
-pub(crate) fn json_of(value: &Value, json: &Json) -> Result<String, Error> {
-    write_all(value, &Style::Json(json))
+pub(crate) fn json_of(state: &State, value: &Value, json: &Json) -> Result<String, Error> {
+    write_all(state, value, &Style::Json(json))
 }
 
-fn write_all(value: &Value, style: &Style) -> Result<String, Error> {
+fn write_all(state: &State, value: &Value, style: &Style) -> Result<String, Error> {
     let mut out = String::new();
-    write(value, style, 0, &mut out)?;
+    Writer { state, style }.write(value, 0, &mut out)?;
     Ok(out)
 }
 
-fn write(value: &Value, style: &Style, depth: usize, out: &mut String) -> Result<(), Error> {
-    if depth > DEPTH_MAX {
-        return Err(Error::new(
-            ErrorKind::InvalidOperation,
-            format!("value is more than {DEPTH_MAX} levels deep"),
-        ));
-    }
-    let json = matches!(style, Style::Json(_));
-    match value.kind() {
-        ValueKind::None => out.push_str(if json { "null" } else { "None" }),
-        ValueKind::Bool => out.push_str(match (value.is_true(), json) {
-            (true, true) => "true",
-            (true, false) => "True",
-            (false, true) => "false",
-            (false, false) => "False",
-        }),
-        ValueKind::Number => number(value, json, out),
-        ValueKind::String => {
-            let text = value.as_str().unwrap_or_default();
-            match style {
-                Style::Json(j) => json_string(text, j.ascii, out),
-                Style::Repr => repr_string(text, out),
-            }
-        }
-        ValueKind::Seq | ValueKind::Iterable => {
-            let items: Vec<Value> = value.try_iter()?.collect();
-            let tuple = !json && value.is_tuple();
-            let (open, close) = match (tuple, items.len()) {
-                (true, 1) => ("(", ",)"),
-                (true, _) => ("(", ")"),
-                _ => ("[", "]"),
-            };
-            list(style, depth, (open, close), items.len(), out, |i, out| {
-                write(&items[i], style, depth + 1, out)
-            })?;
-        }
-        ValueKind::Map => map(value, style, depth, out)?,
-        // Functions, namespaces and undefined values: nothing JSON has; printed as the engine prints them.
-        _ if json => {
-            let message = format!("{} is not JSON serializable", value.kind());
-            return Err(Error::new(ErrorKind::BadSerialization, message));
-        }
-        _ => out.push_str(&value.to_string()),
-    }
-    Ok(())
+/// Writes values and pays for them from the template's bound of work: a short template can make a list that is longer than
+/// memory, for it is not made until someone goes through it.
+struct Writer<'a, 's> {
+    state: &'a State<'s, 's>,
+    style: &'a Style<'a>,
 }
 
-fn map(value: &Value, style: &Style, depth: usize, out: &mut String) -> Result<(), Error> {
-    let mut keys: Vec<Value> = value.try_iter()?.collect();
-    if let Style::Json(Json { sort_keys: true, .. }) = style {
-        keys.sort();
-    }
-    let colon = match style {
-        Style::Json(Json { separators: Some((_, colon)), .. }) => colon.as_str(),
-        _ => ": ",
-    };
-    list(style, depth, ("{", "}"), keys.len(), out, |i, out| {
-        let key = &keys[i];
-        match style {
-            // JSON has only strings for keys; Python writes a number, a bool or None as one.
-            Style::Json(j) if key.as_str().is_none() => {
-                json_string(&write_all(key, style)?, j.ascii, out);
+impl Writer<'_, '_> {
+    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        if depth > DEPTH_MAX {
+            let message = format!("value is more than {DEPTH_MAX} levels deep");
+            return Err(Error::new(ErrorKind::InvalidOperation, message));
+        }
+        self.pay(0)?;
+        let json = matches!(self.style, Style::Json(_));
+        match value.kind() {
+            ValueKind::None => out.push_str(if json { "null" } else { "None" }),
+            ValueKind::Bool => out.push_str(match (value.is_true(), json) {
+                (true, true) => "true",
+                (true, false) => "True",
+                (false, true) => "false",
+                (false, false) => "False",
+            }),
+            ValueKind::Number => number(value, json, out),
+            ValueKind::String => self.string(value.as_str().unwrap_or_default(), out)?,
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items = self.items(value)?;
+                let (open, close) = match (!json && value.is_tuple(), items.len()) {
+                    (true, 1) => ("(", ",)"),
+                    (true, _) => ("(", ")"),
+                    _ => ("[", "]"),
+                };
+                self.list(depth, (open, close), items.len(), out, |i, out| {
+                    self.write(&items[i], depth + 1, out)
+                })?;
             }
-            _ => write(key, style, depth + 1, out)?,
+            ValueKind::Map => self.map(value, depth, out)?,
+            ValueKind::Undefined if !json => out.push_str("Undefined"),
+            // Functions and macros: Python prints an address, JSON has nothing like them.
+            other => {
+                let message = format!("a value of kind {other} has no text");
+                return Err(Error::new(ErrorKind::BadSerialization, message));
+            }
         }
-        out.push_str(colon);
-        write(&value.get_item(key)?, style, depth + 1, out)
-    })
-}
+        Ok(())
+    }
 
-fn list(
-    style: &Style,
-    depth: usize,
-    (open, close): (&str, &str),
-    count: usize,
-    out: &mut String,
-    mut item: impl FnMut(usize, &mut String) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let indent = match style {
-        Style::Json(j) => j.indent,
-        Style::Repr => None,
-    };
-    let comma = match style {
-        Style::Json(Json { separators: Some((comma, _)), .. }) => comma.as_str(),
-        _ if indent.is_some() => ",",
-        _ => ", ",
-    };
-    let line = |depth: usize, out: &mut String| {
-        if let Some(indent) = indent {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', indent * depth));
-        }
-    };
-    out.push_str(open);
-    for i in 0..count {
-        if i > 0 {
-            out.push_str(comma);
-        }
-        line(depth + 1, out);
-        item(i, out)?;
+    /// One value and `bytes` of text.
+    fn pay(&self, bytes: usize) -> Result<(), Error> {
+        self.state.consume_fuel(1 + bytes as u64 / 64)
     }
-    if count > 0 {
-        line(depth, out);
+
+    fn items(&self, value: &Value) -> Result<Vec<Value>, Error> {
+        let mut items = Vec::new();
+        for item in value.try_iter()?.checked() {
+            self.pay(0)?;
+            items.push(item?);
+        }
+        Ok(items)
     }
-    out.push_str(close);
-    Ok(())
+
+    fn string(&self, text: &str, out: &mut String) -> Result<(), Error> {
+        self.pay(text.len())?;
+        match self.style {
+            Style::Json(j) => json_string(text, j.ascii, out),
+            Style::Repr => repr_string(text, out),
+        }
+        Ok(())
+    }
+
+    fn map(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        let mut keys = self.items(value)?;
+        if let Style::Json(Json { sort_keys: true, .. }) = self.style {
+            keys.sort();
+        }
+        let colon = match self.style {
+            Style::Json(Json { separators: Some((_, colon)), .. }) => colon.as_str(),
+            _ => ": ",
+        };
+        self.list(depth, ("{", "}"), keys.len(), out, |i, out| {
+            let key = &keys[i];
+            match self.style {
+                // JSON has only strings for keys; Python writes a number, a bool or None as one.
+                Style::Json(_) if key.as_str().is_none() => {
+                    let mut text = String::new();
+                    self.write(key, depth + 1, &mut text)?;
+                    self.string(&text, out)?;
+                }
+                _ => self.write(key, depth + 1, out)?,
+            }
+            out.push_str(colon);
+            self.write(&value.get_item(key)?, depth + 1, out)
+        })
+    }
+
+    fn list(
+        &self,
+        depth: usize,
+        (open, close): (&str, &str),
+        count: usize,
+        out: &mut String,
+        mut item: impl FnMut(usize, &mut String) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let indent = match self.style {
+            Style::Json(j) => j.indent,
+            Style::Repr => None,
+        };
+        let comma = match self.style {
+            Style::Json(Json { separators: Some((comma, _)), .. }) => comma.as_str(),
+            _ if indent.is_some() => ",",
+            _ => ", ",
+        };
+        let line = |depth: usize, out: &mut String| {
+            if let Some(indent) = indent {
+                let spaces = indent.saturating_mul(depth);
+                self.pay(spaces)?;
+                out.push('\n');
+                out.extend(std::iter::repeat_n(' ', spaces));
+            }
+            Ok::<(), Error>(())
+        };
+        out.push_str(open);
+        for i in 0..count {
+            if i > 0 {
+                self.pay(comma.len())?;
+                out.push_str(comma);
+            }
+            line(depth + 1, out)?;
+            item(i, out)?;
+        }
+        if count > 0 {
+            line(depth, out)?;
+        }
+        out.push_str(close);
+        Ok(())
+    }
 }
 
 fn number(value: &Value, json: bool, out: &mut String) {

@@ -96,8 +96,7 @@ impl ChatTemplate {
         environment.set_fuel(Some(BUDGET));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_formatter(|out, state, value| {
-            let text = python::str_of(value)?;
-            state.consume_fuel(text.len() as u64 / 64)?;
+            let text = python::str_of(state, value)?;
             out.write_str(&text).map_err(Error::from)
         });
         environment.add_filter("tojson", tojson);
@@ -176,9 +175,7 @@ fn tojson(state: &State, value: Value, positional: Rest<Value>, named: Kwargs) -
         },
     };
     named.assert_all_used()?;
-    let text = python::json_of(&value, &json)?;
-    state.consume_fuel(text.len() as u64 / 4)?;
-    Ok(text)
+    python::json_of(state, &value, &json)
 }
 
 /// `{% generation %}` marks the assistant's words for training and prints its body: here, a block with its own scope.
