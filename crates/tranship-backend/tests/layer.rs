@@ -1,4 +1,4 @@
-//! A whole model of one layer on the reference interpreter: against the same written out as loops over F64, and
+//! A whole model on the reference interpreter: against the same written out as loops over F64, and
 //! against itself, however its rows are split over steps and batches.
 
 mod common;
@@ -48,7 +48,8 @@ program head
   w : [17, 32] @ \"embed\"
   return linear(rms_norm(x, g, eps: 1e-5), w)
 ";
-const MODEL: [&str; 3] = [EMBED, LAYER, HEAD];
+/// The layer twice: the same weights, and caches of its own each time.
+const MODEL: [&str; 4] = [EMBED, LAYER, LAYER, HEAD];
 const TOKENS: [u32; 10] = [3, 16, 0, 7, 7, 11, 1, 5, 9, 2];
 const VOCAB: usize = 17;
 
@@ -77,8 +78,8 @@ type Row = Vec<f64>;
 /// The model again, in F64 throughout and one token at a time.
 struct Plain<'w> {
     weights: &'w Weights,
-    keys: Vec<Row>,
-    values: Vec<Row>,
+    /// Keys and values of each layer, a row for each token.
+    caches: [(Vec<Row>, Vec<Row>); 2],
 }
 
 impl Plain<'_> {
@@ -110,23 +111,31 @@ impl Plain<'_> {
     }
 
     fn token(&mut self, token: u32) -> Row {
-        let position = self.keys.len();
         let x = self.weight("embed")[token as usize * 32..][..32].to_vec();
-        let h = self.norm("norm", &x);
+        let z = (0..2).fold(x, |x, layer| self.layer(layer, &x));
+        self.times("embed", &self.norm("out_norm", &z))
+    }
+
+    fn layer(&mut self, layer: usize, x: &[f64]) -> Row {
+        let position = self.caches[layer].0.len();
+        let h = self.norm("norm", x);
         let q: Row = self.times("q", &h).iter().zip(self.weight("q.bias")).map(|(q, b)| q + b).collect();
         let q = Self::rotated(q, position);
-        self.keys.push(Self::rotated(self.times("k", &h), position));
-        self.values.push(self.times("v", &h));
+        let (key, value) = (Self::rotated(self.times("k", &h), position), self.times("v", &h));
+        let (keys, values) = &mut self.caches[layer];
+        keys.push(key);
+        values.push(value);
         let mut attended = vec![0.0; 64];
         for head in 0..4 {
             let key_head = head / 2 * 16;
             let query = &q[head * 16..][..16];
             let dot = |k: &Row| query.iter().zip(&k[key_head..]).map(|(a, b)| a * b).sum::<f64>() / 4.0;
-            let likely: Row = self.keys.iter().map(|k| dot(k).exp()).collect();
-            let total: f64 = likely.iter().sum();
-            for (share, value) in likely.iter().zip(&self.values) {
+            let scores: Row = keys.iter().map(dot).collect();
+            // Each key's share, as one over the sum of its odds against all.
+            let odds = |s: &f64| 1.0 / scores.iter().map(|other| (other - s).exp()).sum::<f64>();
+            for (share, value) in scores.iter().map(odds).zip(&*values) {
                 for d in 0..16 {
-                    attended[head * 16 + d] += share / total * value[key_head + d];
+                    attended[head * 16 + d] += share * value[key_head + d];
                 }
             }
         }
@@ -135,8 +144,7 @@ impl Plain<'_> {
         let up = self.times("up", &m);
         let gated: Row =
             self.times("gate", &m).iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
-        let z: Row = y.iter().zip(self.times("down", &gated)).map(|(y, d)| y + d).collect();
-        self.times("embed", &self.norm("out_norm", &z))
+        y.iter().zip(self.times("down", &gated)).map(|(y, d)| y + d).collect()
     }
 }
 
@@ -153,7 +161,7 @@ fn logits(step: &mut dyn Step, tokens: &[u32]) -> Vec<f32> {
 }
 
 fn truth(weights: &Weights) -> Row {
-    let mut plain = Plain { weights, keys: Vec::new(), values: Vec::new() };
+    let mut plain = Plain { weights, caches: Default::default() };
     TOKENS.iter().flat_map(|t| plain.token(*t)).collect()
 }
 
@@ -265,11 +273,11 @@ fn rows_of_a_state_carry_a_sequence_into_another_step() {
     let reordered = LAYER.replace(gain, "").replace("  x   :", &format!("{gain}  x   :"));
     assert_ne!(reordered, LAYER);
     let mut prefill = compile(&MODEL, &weights, &parity());
-    let mut decode = compile(&[EMBED, &reordered, HEAD], &weights, &parity());
+    let mut decode = compile(&[EMBED, &reordered, &reordered, HEAD], &weights, &parity());
     let mut source = prefill.new_state().unwrap();
     run(prefill.as_mut(), source.as_mut(), 0, 9, Input::Tokens(&TOKENS[..9]));
     let mut target = decode.new_state().unwrap();
-    for tensor in 0..2 {
+    for tensor in 0..4 {
         target.write(tensor, 0, &source.read(tensor, 0..9).unwrap()).unwrap();
     }
     let whole = logits(prefill.as_mut(), &TOKENS);
