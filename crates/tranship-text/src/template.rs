@@ -3,13 +3,14 @@
 //! The environment is the one that Hugging Face templates are written for: Jinja with trimmed blocks, loop controls,
 //! Python's string methods and printing, `tojson` as `json.dumps`, `raise_exception`, `strftime_now` and the `generation`
 //! block. A template comes from a file that anyone may have written, so its work and its depth are bounded, and it sees
-//! nothing but what it is given: no clock, no file, no other template.
+//! nothing but what it is given: no clock, no file, no other template. The bound has one gap, which is the engine's own: a
+//! list that is joined to itself more than 32 times is laid out in memory before it is paid for.
 
 use std::error::Error as _;
 use std::fmt;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest};
+use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use crate::python::{self, Json};
@@ -99,7 +100,12 @@ impl ChatTemplate {
             let text = python::str_of(state, value)?;
             out.write_str(&text).map_err(Error::from)
         });
+        environment.set_debug(false);
         environment.add_filter("tojson", tojson);
+        // A bool is a number in Python, and strings, maps and undefined values are sequences; None is none.
+        environment.add_test("number", |v: Value| matches!(v.kind(), ValueKind::Number | ValueKind::Bool));
+        environment.add_test("iterable", |v: Value| is_iterable(&v));
+        environment.add_test("sequence", |v: Value| is_iterable(&v) && v.kind() != ValueKind::Iterable);
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message)))
         });
@@ -153,6 +159,11 @@ fn render_error(error: Error) -> TextError {
         cause = inner.source();
     }
     TextError::TemplateRender { line: error.line().unwrap_or(0), source: error }
+}
+
+fn is_iterable(value: &Value) -> bool {
+    use ValueKind as K;
+    matches!(value.kind(), K::String | K::Seq | K::Iterable | K::Map | K::Undefined)
 }
 
 /// `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`, as Hugging Face defines it.

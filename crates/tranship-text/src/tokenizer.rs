@@ -134,7 +134,8 @@ impl Tokenizer {
         Ok(self.surround(body, specials))
     }
 
-    /// The ids of a rendered chat template: a control token written out in it is that token.
+    /// The ids of a rendered chat template: a control token written out in it is that token, whoever wrote it.
+    /// [`Tokenizer::encode_chat`] tells the template's from those in a message.
     ///
     /// A template writes its own start token; give [`Specials::None`] for it.
     ///

@@ -281,7 +281,7 @@ def make_chat():
             if options[key] is not None:
                 given[f"{key}_token"] = options[key]
         # The environment's own clock, replaced by the date of the case or by nothing.
-        template.globals.pop("strftime_now", None)
+        template.environment.globals.pop("strftime_now", None)
         if options["date"]:
             day = datetime.datetime(*options["date"])
             given["strftime_now"] = day.strftime
