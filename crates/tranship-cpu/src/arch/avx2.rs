@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 pub(crate) struct Avx2<const VNNI: bool>(());
 
 impl<const VNNI: bool> Avx2<VNNI> {
-    /// The token; only `Isa::dispatch` may ask for it, from a function that has the features on.
+    /// The token; only the dispatch of `Isa` may ask for it, from a function that has the features on.
     #[inline(always)]
     pub(super) fn new() -> Self {
         Avx2(())
@@ -202,7 +202,6 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     const LANES: usize = 8;
     const MANY_REGISTERS: bool = false;
     const X_OFFSET: u8 = 128;
-    const BF16_DOT: bool = false;
 
     type F = __m256;
     type I = __m256i;

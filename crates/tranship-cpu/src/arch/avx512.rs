@@ -13,12 +13,15 @@ use std::arch::x86_64::*;
 pub(crate) struct Avx512<const VNNI: bool, const BF16: bool>(());
 
 impl<const VNNI: bool, const BF16: bool> Avx512<VNNI, BF16> {
-    /// The token; only `Isa::dispatch` may ask for it, from a function that has the features on.
+    /// The token; only the dispatch of `Isa` may ask for it, from a function that has the features on.
     #[inline(always)]
     pub(super) fn new() -> Self {
         Avx512(())
     }
 }
+
+/// Why an AVX-512 without the 8-bit dot product is not asked for it.
+const NO_VNNI: &str = "kernels on bytes are compiled with the dot product only";
 
 /// Runs intrinsics of the token's features.
 macro_rules! v {
@@ -40,22 +43,6 @@ fn mask(n: usize) -> __mmask16 {
 #[target_feature(enable = "avx512f,avx512dq")]
 fn halves(v: __m512) -> __m256 {
     _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v))
-}
-
-/// Adds four products each of unsigned `u` and signed `s` through 16-bit pairs, which must not pass 32767.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn pairs(acc: __m512i, u: __m512i, s: __m512i) -> __m512i {
-    _mm512_add_epi32(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), _mm512_set1_epi16(1)))
-}
-
-/// As [`pairs`], for any `u`: split into its low seven bits and its top bit, so that no pair saturates.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn pairs_wide(acc: __m512i, u: __m512i, s: __m512i) -> __m512i {
-    let low = _mm512_and_si512(u, _mm512_set1_epi8(0x7f));
-    let top = _mm512_andnot_si512(_mm512_set1_epi8(0x7f), u);
-    pairs(pairs(acc, low, s), top, s)
 }
 
 /// Transposes sixteen rows of sixteen words: words and pairs within 128-bit lanes, then the lanes.
@@ -97,7 +84,6 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     const LANES: usize = 16;
     const MANY_REGISTERS: bool = true;
     const X_OFFSET: u8 = 128;
-    const BF16_DOT: bool = BF16;
 
     type F = __m512;
     type I = __m512i;
@@ -112,16 +98,8 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     fn b_dot<const WIDE: bool>(self, codes: __m256i, x: __m256i) -> __m256i {
         v!(if VNNI {
             _mm256_dpbusd_epi32(_mm256_setzero_si256(), codes, x)
-        } else if WIDE {
-            let ones = _mm256_set1_epi16(1);
-            let low = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
-            let top = _mm256_andnot_si256(_mm256_set1_epi8(0x7f), codes);
-            _mm256_add_epi32(
-                _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), ones),
-                _mm256_madd_epi16(_mm256_maddubs_epi16(top, x), ones),
-            )
         } else {
-            _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1))
+            unreachable!("{NO_VNNI}")
         })
     }
 
@@ -263,17 +241,11 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     }
     #[inline(always)]
     fn dot_unsigned(self, acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
-        v!(if VNNI { _mm512_dpbusd_epi32(acc, w, x) } else { pairs(acc, w, x) })
+        v!(if VNNI { _mm512_dpbusd_epi32(acc, w, x) } else { unreachable!("{NO_VNNI}") })
     }
     #[inline(always)]
     fn dot_signed<const WIDE: bool>(self, acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
-        v!(if VNNI {
-            _mm512_dpbusd_epi32(acc, x, w)
-        } else if WIDE {
-            pairs_wide(acc, x, w)
-        } else {
-            pairs(acc, x, w)
-        })
+        v!(if VNNI { _mm512_dpbusd_epi32(acc, x, w) } else { unreachable!("{NO_VNNI}") })
     }
     #[inline(always)]
     fn dot_bf16(self, acc: __m512, a: __m512i, b: __m512i) -> __m512 {
@@ -282,7 +254,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
             let (a, b) = (std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b));
             _mm512_dpbf16_ps(acc, a, b)
         } else {
-            unreachable!("this AVX-512 has no BF16 dot product")
+            unreachable!("kernels on BF16 are compiled with its dot product only")
         })
     }
     #[inline(always)]

@@ -1,9 +1,9 @@
 //! The instruction sets: which there are, which this machine has, and the narrow vector layer over them.
 //!
-//! Every kernel is written once, generic over [`Simd`], and made `#[inline(always)]`. [`Isa::dispatch`] is the
+//! Every kernel is written once, generic over [`Simd`], and made `#[inline(always)]`. [`Isa`]'s dispatch is the
 //! only place that picks an instruction set, and the only place with `#[target_feature]`: it calls a kernel
 //! from inside a function that has the features on, so that the whole kernel is compiled with them. The value
-//! that implements [`Simd`] is a token: it is made in `dispatch` alone, after detection, and so proves that
+//! that implements [`Simd`] is a token: it is made in the dispatch alone, after detection, and so proves that
 //! its instructions exist.
 //!
 //! The layer has four kinds of value. `F` is a vector of [`Simd::LANES`] floats. `I` is the same width of
@@ -105,34 +105,68 @@ impl Isa {
         }
     }
 
-    /// Runs a kernel compiled for `self`.
+    /// Runs a kernel on floats, compiled for the widest float vectors of `self`.
     ///
     /// # Panics
     /// When this machine lacks `self`: detection is what makes the call sound, so it is asked again here (the
-    /// answer is cached by the standard library).
+    /// standard library keeps the answer).
     #[inline]
     pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Out {
         assert!(self.missing().is_none(), "{self} is not of this machine");
         match self {
-            // SAFETY (all arms): `missing` has just found every feature of the function that is called.
+            // SAFETY: `missing` has just found every feature of the function that is called.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { run_avx2(kernel) },
+            Isa::Avx2 | Isa::AvxVnni => unsafe { run_avx2(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 => unsafe { run_avx512(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Isa::Neon => unsafe { run_neon(kernel) },
+            _ => kernel.run(scalar::Scalar),
+        }
+    }
+
+    /// Runs a kernel that multiplies bytes. Without the 8-bit dot product AVX-512 gains little on them over AVX2, and
+    /// is not worth compiling every encoding once more.
+    ///
+    /// # Panics
+    /// As [`Isa::dispatch`].
+    #[inline]
+    pub(crate) fn dispatch_bytes<K: Kernel>(self, kernel: K) -> K::Out {
+        assert!(self.missing().is_none(), "{self} is not of this machine");
+        match self {
+            // SAFETY: `missing` has just found every feature of the function that is called.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::Avx512 => unsafe { run_avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Isa::AvxVnni => unsafe { run_avx_vnni(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Isa::Avx512 => unsafe { run_avx512(kernel) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Isa::Avx512Vnni => unsafe { run_avx512_vnni(kernel) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Isa::Avx512Bf16 => unsafe { run_avx512_bf16(kernel) },
+            Isa::Avx512Vnni | Isa::Avx512Bf16 => unsafe { run_avx512_vnni(kernel) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
             Isa::Neon => unsafe { run_neon(kernel) },
             _ => kernel.run(scalar::Scalar),
+        }
+    }
+
+    /// Runs a kernel that multiplies BF16 numbers; `None`, and nothing is done, where `self` has no such product.
+    ///
+    /// # Panics
+    /// As [`Isa::dispatch`].
+    #[inline]
+    pub(crate) fn dispatch_bf16<K: Kernel>(self, kernel: K) -> Option<K::Out> {
+        assert!(self.missing().is_none(), "{self} is not of this machine");
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `missing` has just found every feature of the function that is called.
+            Isa::Avx512Bf16 => Some(unsafe { run_avx512_bf16(kernel) }),
+            _ => {
+                drop(kernel);
+                None
+            }
         }
     }
 }
@@ -202,8 +236,6 @@ pub(crate) trait Simd: Copy {
     /// What 8-bit activations are offset by where they meet *signed* weights in [`Simd::dot_signed`]: 128 where
     /// the machine multiplies unsigned by signed bytes, else 0.
     const X_OFFSET: u8;
-    /// Whether [`Simd::dot_bf16`] exists.
-    const BF16_DOT: bool;
 
     /// `LANES` floats.
     type F: Copy;

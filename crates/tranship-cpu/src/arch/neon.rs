@@ -12,7 +12,7 @@ use std::arch::aarch64::*;
 pub(crate) struct Neon(());
 
 impl Neon {
-    /// The token; only `Isa::dispatch` may ask for it, from a function that has the feature on.
+    /// The token; only the dispatch of `Isa` may ask for it, from a function that has the feature on.
     #[inline(always)]
     pub(super) fn new() -> Self {
         Neon(())
@@ -53,7 +53,6 @@ impl Simd for Neon {
     const LANES: usize = 4;
     const MANY_REGISTERS: bool = true;
     const X_OFFSET: u8 = 0;
-    const BF16_DOT: bool = false;
 
     type F = float32x4_t;
     type I = int32x4_t;

@@ -49,7 +49,6 @@ impl Simd for Scalar {
     const LANES: usize = 8;
     const MANY_REGISTERS: bool = false;
     const X_OFFSET: u8 = 0;
-    const BF16_DOT: bool = false;
 
     type F = F;
     type I = I;

@@ -5,7 +5,7 @@
 //! beforehand, a weight row at a time and a vector at a time; so is the part of mins and zero points, which is a dot
 //! product of its own: `Σ min · (d · Σq)`.
 
-use super::LinearQuant;
+use super::{FEW_ROWS, LinearQuant};
 use crate::arch::{Isa, Kernel, MAX_LANES, Simd};
 use crate::ops::unpack::{Blocks, Visit};
 use crate::pool::Share;
@@ -21,22 +21,21 @@ pub(super) fn part<E: Blocks>(op: &LinearQuant<'_>, isa: Isa, share: Share<'_>) 
     // Units of 16, so that no two threads write one cache line.
     let outs = share.range(op.w.outs(), MAX_LANES);
     let groups = piece(op.w.width() / E::GROUP);
-    with_scratch(groups * (2 + op.x.rows()), |scratch| {
+    with_scratch(groups * (2 + FEW_ROWS), |scratch| {
         let mut pieces = Pieces(scratch);
         let (scale, min) = (pieces.take(groups), pieces.take(groups));
-        let products = pieces.take(groups * op.x.rows());
+        let products = pieces.take(groups * FEW_ROWS);
+        // Two or three rows are done as four: the weights' bytes are what takes time, and each count more is compiled
+        // for every encoding.
         match op.x.rows() {
             0 => {}
-            1 => isa.dispatch(Gemv::<E, 1> { op, outs, scale, min, products, encoding: PhantomData }),
-            2 => isa.dispatch(Gemv::<E, 2> { op, outs, scale, min, products, encoding: PhantomData }),
-            3 => isa.dispatch(Gemv::<E, 3> { op, outs, scale, min, products, encoding: PhantomData }),
-            4 => isa.dispatch(Gemv::<E, 4> { op, outs, scale, min, products, encoding: PhantomData }),
-            rows => unreachable!("{rows} rows are not few"),
+            1 => isa.dispatch_bytes(Gemv::<E, 1> { op, outs, scale, min, products, encoding: PhantomData }),
+            _ => isa.dispatch_bytes(Gemv::<E, FEW_ROWS> { op, outs, scale, min, products, encoding: PhantomData }),
         }
     });
 }
 
-/// `R` rows by the outputs `outs`.
+/// Up to `R` rows by the outputs `outs`; rows that are not there repeat the last.
 struct Gemv<'a, E, const R: usize> {
     op: &'a LinearQuant<'a>,
     outs: Range<usize>,
@@ -53,11 +52,11 @@ impl<E: Blocks, const R: usize> Kernel for Gemv<'_, E, R> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
-        let (op, groups) = (self.op, self.scale.len());
+        let (op, groups, rows) = (self.op, self.scale.len(), self.op.x.rows());
         let blocks = op.w.width() / E::LEN;
         let mut codes = [std::ptr::null(); R];
         for (r, codes) in codes.iter_mut().enumerate() {
-            *codes = op.x.codes_ptr(r);
+            *codes = op.x.codes_ptr(r.min(rows - 1));
         }
         for out in self.outs.clone() {
             let row = op.w.row_ptr(out);
@@ -72,7 +71,7 @@ impl<E: Blocks, const R: usize> Kernel for Gemv<'_, E, R> {
                 }
                 all
             };
-            for (r, sum) in sums.into_iter().enumerate() {
+            for (r, sum) in sums.into_iter().enumerate().take(rows) {
                 let at = r * op.w.outs() + out;
                 // SAFETY: this thread alone has output `out`, of every row.
                 let y = unsafe { &mut op.y.range(at..at + 1)[0] };
@@ -98,11 +97,12 @@ impl<E: Blocks, const R: usize> Gemv<'_, E, R> {
                 // SAFETY: `g` goes by whole vectors up to `groups`, a multiple of the widest vector.
                 unsafe {
                     let at = r * groups + g;
+                    let of_x = r.min(self.op.x.rows() - 1) * groups + g;
                     let scale = s.load(self.scale.as_ptr().add(g));
-                    let d = s.load(x.scale.as_ptr().add(at));
+                    let d = s.load(x.scale.as_ptr().add(of_x));
                     s.store(self.products.as_mut_ptr().add(at), s.mul(scale, d));
                     let min = if E::MINS { s.load(self.min.as_ptr().add(g)) } else { scale };
-                    acc = s.fma(min, s.load(x.scaled_sum.as_ptr().add(at)), acc);
+                    acc = s.fma(min, s.load(x.scaled_sum.as_ptr().add(of_x)), acc);
                 }
             }
             *low = s.reduce_add(acc) * if E::MINS { 1.0 } else { f32::from(E::ZERO) };

@@ -10,6 +10,7 @@
 
 mod gemm;
 mod gemv;
+mod panel;
 
 use super::quantize::QuantizedRows;
 use super::unpack::{Blocks, WithBlocks, with_blocks};
