@@ -3,7 +3,9 @@
 use crate::contract::{Carried, Contract, Conversion, Expect};
 use crate::handoff::Seal;
 use crate::{Handoff, HandoffError, HandoffTensor, Progress};
+use std::collections::HashSet;
 use tranship_dtype::DType;
+use tranship_program::Extent;
 
 /// Every reason for which `ours` cannot take `handoff`.
 pub(crate) fn all(ours: &Contract, handoff: &Handoff, expect: &Expect<'_>) -> Vec<HandoffError> {
@@ -35,8 +37,11 @@ pub(crate) fn all(ours: &Contract, handoff: &Handoff, expect: &Expect<'_>) -> Ve
             None => errors.push(HandoffError::Missing { name: carried.name.clone(), layer: carried.layer }),
         }
     }
+    let mut names = HashSet::new();
     for tensor in handoff.state() {
-        if !ours.carried.iter().any(|c| c.name == tensor.name) {
+        if !names.insert(&tensor.name) {
+            errors.push(HandoffError::Twice { name: tensor.name.clone() });
+        } else if !ours.carried.iter().any(|c| c.name == tensor.name) {
             errors.push(HandoffError::Unknown { name: tensor.name.clone() });
         }
     }
@@ -106,15 +111,18 @@ fn one(
     if tensor.shape.get(1..) != ours.valid_shape(position).get(1..) {
         let wanted = axes(ours, Some(ours.valid_rows(position)));
         errors.push(HandoffError::Axes { name: name(), wanted, found: format!("{:?}", tensor.shape) });
-    } else if tensor.rows() != theirs.valid_rows(position) {
-        let (wanted, found) = (theirs.valid_rows(position), tensor.rows());
+    } else if tensor.rows() != rows_after(ours, position) {
+        let (wanted, found) = (rows_after(ours, position), tensor.rows());
         errors.push(HandoffError::Length { name: name(), wanted, found, position });
     }
+    if tensor.shape_bytes() != Some(tensor.bytes().len() as u64) {
+        let wanted = tensor.shape_bytes().map_or("more than can be counted".into(), |b| b.to_string());
+        errors.push(HandoffError::Size { name: name(), wanted, found: tensor.bytes().len() as u64 });
+    }
     if tensor.dtype != ours.dtype {
-        let floats = |d: DType| matches!(d.class(), tranship_dtype::Class::Float);
-        let converts =
-            expect.conversion == Conversion::Declared && floats(tensor.dtype) && floats(ours.dtype);
-        if !converts {
+        let converted =
+            expect.conversion == Conversion::Declared && converts(tensor.dtype) && converts(ours.dtype);
+        if !converted {
             errors.push(HandoffError::Dtype { name: name(), wanted: ours.dtype, found: tensor.dtype });
         }
     }
@@ -122,6 +130,23 @@ fn one(
         let cols = tensor.shape.iter().skip(1).product::<u64>().max(1);
         errors.push(HandoffError::Nan { name: name(), row: at as u64 / cols });
     }
+}
+
+/// Rows that a hand-off has after `position` tokens, whatever the contexts of its two ends: one that leaves no room
+/// is refused by its position alone.
+fn rows_after(carried: &Carried, position: u64) -> u64 {
+    carried.extent.valid_rows(
+        position,
+        match carried.extent {
+            Extent::Append => position,
+            _ => carried.rows(),
+        },
+    )
+}
+
+/// Whether a type is one that a policy can keep, so that values come from it and go to it.
+fn converts(dtype: DType) -> bool {
+    matches!(dtype, DType::F8E4M3 | DType::F8E5M2 | DType::F16 | DType::BF16 | DType::F32 | DType::F64)
 }
 
 /// Axes as a message gives them; the first one's size is that of the end's own context, so it does not count.

@@ -183,8 +183,15 @@ impl Contract {
     /// # Errors
     /// [`HandoffError::Format`] or [`HandoffError::Version`].
     pub fn from_json(json: &str) -> Result<Contract, HandoffError> {
-        let contract: Contract =
-            serde_json::from_str(json).map_err(|e| HandoffError::Format(e.to_string()))?;
+        let format = |e: serde_json::Error| HandoffError::Format(e.to_string());
+        let value: serde_json::Value = serde_json::from_str(json).map_err(format)?;
+        // Of another version, nothing but the version is known.
+        if let Some(found) = value.get("version").and_then(serde_json::Value::as_u64)
+            && found != VERSION
+        {
+            return Err(HandoffError::Version { wanted: VERSION, found });
+        }
+        let contract: Contract = serde_json::from_value(value).map_err(format)?;
         contract.valid()?;
         Ok(contract)
     }

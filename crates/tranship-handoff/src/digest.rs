@@ -60,7 +60,7 @@ impl Progress {
             link[32..].copy_from_slice(&token.to_le_bytes());
             self.digest = blake3::hash(&link);
         }
-        self.position += tokens.len() as u64;
+        self.position = self.position.saturating_add(tokens.len() as u64);
         self.next_token = None;
     }
 }

@@ -41,6 +41,22 @@ pub enum HandoffError {
         /// The position.
         position: u64,
     },
+    /// A tensor has more or fewer bytes than its shape takes.
+    #[error("`{name}` has {found} bytes; its shape takes {wanted}")]
+    Size {
+        /// The tensor.
+        name: String,
+        /// Bytes that its shape takes.
+        wanted: String,
+        /// Bytes that there are.
+        found: u64,
+    },
+    /// A tensor is given more than once.
+    #[error("`{name}` is there twice")]
+    Twice {
+        /// The tensor.
+        name: String,
+    },
     /// A tensor has other axes, or the same in another order.
     #[error("`{name}` has axes {found}, wanted {wanted}")]
     Axes {

@@ -6,7 +6,8 @@
 
 use crate::handoff::{FORMAT, Manifest, Seal, content_digest};
 use crate::{Handoff, HandoffError, HandoffTensor, VERSION};
-use safetensors::{Dtype, SafeTensors};
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::Path;
@@ -71,14 +72,12 @@ impl Handoff {
     /// [`HandoffError::Format`] or [`HandoffError::Version`].
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Handoff, HandoffError> {
         let format = |what: String| HandoffError::Format(what);
-        let (header_len, metadata) = SafeTensors::read_metadata(&bytes)
-            .map_err(|e| format(format!("not a safetensors file ({e})")))?;
+        let (start, metadata) = read_header(&bytes)?;
         let texts = metadata.metadata().clone().unwrap_or_default();
         let line = texts.get("tranship").ok_or_else(|| format("its metadata has no `tranship`".into()))?;
         let manifest = manifest(line)?;
         let data = Arc::new(bytes);
         let mut state = Vec::new();
-        let start = header_len + 8;
         for name in metadata.offset_keys() {
             let Some(info) = metadata.info(&name) else { continue };
             let dtype = from_safetensors(info.dtype)
@@ -87,20 +86,25 @@ impl Handoff {
             let shape = info.shape.iter().map(|&s| s as u64).collect();
             state.push(HandoffTensor::part(name, dtype, shape, data.clone(), range));
         }
+        // Tensors without rows share a place: their order is that of the manifest.
+        let listed = |name: &str| manifest.contract.carried.iter().position(|c| c.name == name);
+        if state.iter().any(|t| t.bytes().is_empty()) {
+            state.sort_by_cached_key(|t| (t.start(), listed(&t.name)));
+        }
         let content = content_digest(line, &state);
         let seal = match texts.get("seal") {
             None => Seal::Absent,
             Some(found) if *found == content => Seal::Whole(content),
             Some(found) => Seal::Broken { content, found: found.clone() },
         };
-        Ok(Handoff { manifest, state, seal })
+        Ok(Handoff { manifest, line: line.clone(), state, seal })
     }
 
     /// The safetensors header: metadata first, then each tensor, padded with spaces to whole 8 bytes.
     fn header(&self) -> Result<String, HandoffError> {
         let seal = self.seal().ok_or(HandoffError::Unsealed)?;
         let mut header = Map::new();
-        header.insert("__metadata__".into(), json!({ "tranship": self.manifest.to_line(), "seal": seal }));
+        header.insert("__metadata__".into(), json!({ "tranship": self.line, "seal": seal }));
         let mut at = 0u64;
         for tensor in &self.state {
             let end = at + tensor.bytes().len() as u64;
@@ -116,6 +120,24 @@ impl Handoff {
         header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
         Ok(header)
     }
+}
+
+/// The header of a safetensors file, and where its data starts. The header is held to the bytes that there are.
+fn read_header(bytes: &[u8]) -> Result<(usize, Metadata), HandoffError> {
+    let format = |what: String| HandoffError::Format(format!("not a safetensors file ({what})"));
+    let (len, rest) = bytes
+        .split_first_chunk::<8>()
+        .ok_or_else(|| format(format!("{} bytes, and the length of a header takes 8", bytes.len())))?;
+    let len = u64::from_le_bytes(*len);
+    let header = usize::try_from(len).ok().and_then(|len| rest.get(..len));
+    let header =
+        header.ok_or_else(|| format(format!("a header of {len} bytes, and {} are there", rest.len())))?;
+    let metadata: Metadata = serde_json::from_slice(header).map_err(|e| format(e.to_string()))?;
+    let data = rest.len() - header.len();
+    if metadata.data_len() != data {
+        return Err(format(format!("{} bytes of tensors, and {data} are there", metadata.data_len())));
+    }
+    Ok((8 + header.len(), metadata))
 }
 
 fn manifest(line: &str) -> Result<Manifest, HandoffError> {
@@ -136,8 +158,18 @@ fn manifest(line: &str) -> Result<Manifest, HandoffError> {
     Ok(manifest)
 }
 
+/// The names of element types there. No carried tensor is of integers; they are read for the check to refuse them.
 fn to_safetensors(dtype: DType) -> Option<Dtype> {
     Some(match dtype {
+        DType::Bool => Dtype::BOOL,
+        DType::U8 => Dtype::U8,
+        DType::U16 => Dtype::U16,
+        DType::U32 => Dtype::U32,
+        DType::U64 => Dtype::U64,
+        DType::I8 => Dtype::I8,
+        DType::I16 => Dtype::I16,
+        DType::I32 => Dtype::I32,
+        DType::I64 => Dtype::I64,
         DType::F8E4M3 => Dtype::F8_E4M3,
         DType::F8E5M2 => Dtype::F8_E5M2,
         DType::F16 => Dtype::F16,

@@ -12,6 +12,8 @@ use tranship_dtype::DType;
 #[derive(Clone, Debug)]
 pub struct Handoff {
     pub(crate) manifest: Manifest,
+    /// The manifest as it is sealed: who made the hand-off chose its spaces and the order of its keys.
+    pub(crate) line: String,
     pub(crate) state: Vec<HandoffTensor>,
     pub(crate) seal: Seal,
 }
@@ -77,6 +79,18 @@ impl HandoffTensor {
         &self.data[self.range.clone()]
     }
 
+    /// Where in its buffer it starts.
+    pub(crate) fn start(&self) -> usize {
+        self.range.start
+    }
+
+    /// Bytes that its shape takes; `None` if they overflow, or a row is no whole number of blocks.
+    pub(crate) fn shape_bytes(&self) -> Option<u64> {
+        let (rows, axes) = self.shape.split_first().map_or((1, &[][..]), |(rows, axes)| (*rows, axes));
+        let cols = axes.iter().try_fold(1u64, |n, &size| n.checked_mul(size))?;
+        (self.dtype.row_bytes(usize::try_from(cols).ok()?)? as u64).checked_mul(rows)
+    }
+
     /// Rows: the size of the first axis.
     pub fn rows(&self) -> u64 {
         self.shape.first().copied().unwrap_or(1)
@@ -94,8 +108,9 @@ impl Handoff {
             next_token: progress.next_token,
             contract,
         };
-        let seal = Seal::Whole(content_digest(&manifest.to_line(), &state));
-        Handoff { manifest, state, seal }
+        let line = manifest.to_line();
+        let seal = Seal::Whole(content_digest(&line, &state));
+        Handoff { manifest, line, state, seal }
     }
 
     /// How far the sequence has come.
@@ -154,21 +169,28 @@ impl Handoff {
 }
 
 impl Manifest {
-    /// The manifest in one line of JSON: the form that is sealed.
-    pub(crate) fn to_line(&self) -> String {
+    /// The manifest in one line of JSON, as hand-offs that are made here have it.
+    fn to_line(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
 /// The digest that seals a hand-off: BLAKE3 over `tranship handoff 1`, a line feed, the manifest's line, a line
-/// feed, and each tensor's bytes in the order in which the file holds them.
+/// feed, and for each tensor, in the order of the names' bytes, a line `name dtype [sizes] digest`, the last being
+/// that of the tensor's bytes. So the seal does not depend on where in a file a tensor is, and can be had while
+/// tensors come one by one.
 pub(crate) fn content_digest(manifest: &str, state: &[HandoffTensor]) -> String {
     let mut hasher = Hasher::new();
     hasher.update(b"tranship handoff 1\n");
     hasher.update(manifest.as_bytes());
     hasher.update(b"\n");
-    for tensor in state {
-        add(&mut hasher, tensor.bytes());
+    let mut tensors: Vec<&HandoffTensor> = state.iter().collect();
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    for tensor in tensors {
+        let mut own = Hasher::new();
+        add(&mut own, tensor.bytes());
+        let HandoffTensor { name, dtype, shape, .. } = tensor;
+        hasher.update(format!("{name} {dtype} {shape:?} {}\n", own.finalize().to_hex()).as_bytes());
     }
     hasher.finalize().to_hex().to_string()
 }

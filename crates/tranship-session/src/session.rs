@@ -145,9 +145,17 @@ impl Session {
             segments.push(Segment { state, position, rows: count, outputs: rows.outputs });
         }
         let step = if single { self.decode.as_mut().unwrap_or(&mut self.prefill) } else { &mut self.prefill };
+        let before = logits.len();
         let ran = step.run(&mut segments, Input::Tokens(&tokens), logits);
         drop(segments);
-        let failed = matches!(ran, Err(BackendError::Device { .. } | BackendError::Convert { .. }));
+        // These say that the batch was refused before anything ran; after any other the states are not known.
+        let refused = |e: &BackendError| {
+            matches!(e, BackendError::Batch(_) | BackendError::Context { .. } | BackendError::Token { .. })
+        };
+        let failed = ran.as_ref().is_err_and(|e| !refused(e));
+        if ran.is_err() {
+            logits.truncate(before);
+        }
         for rows in batch.iter_mut() {
             rows.sequence.incomplete = failed;
             if ran.is_ok() {
