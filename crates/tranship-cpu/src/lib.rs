@@ -1,12 +1,17 @@
 //! The CPU backend: SIMD kernels over block-quantized weights in place, chosen at run time.
 
 mod arch;
+mod backend;
+mod compile;
 mod cpu;
 mod ops;
 pub mod pool;
+mod run;
 mod scratch;
+mod step;
 
 pub use arch::Isa;
+pub use backend::CpuBackend;
 pub use cpu::{Cpu, CpuError};
 pub use ops::quantize::QuantizedRows;
 pub use ops::{Epilogue, Weights};

@@ -1,6 +1,6 @@
 //! A lowered program with its own weights: what one part of a chain runs.
 
-use super::{Lowered, WeightUse};
+use super::{Lowered, RopeUse, WeightUse};
 use std::sync::Arc;
 use tranship_backend::{BackendError, Bytes, RopeTable, Weight};
 use tranship_ctx::Typed;
@@ -21,6 +21,8 @@ pub(crate) struct Part {
     pub weights: Vec<Held>,
     /// The index of each rotary embedding among those of the step.
     pub ropes: Vec<usize>,
+    /// The index of each buffer of 8-bit blocks among those of the step.
+    pub blocks: Vec<usize>,
     /// The index in the state of the part's first carried tensor.
     pub first_cache: usize,
 }
@@ -60,18 +62,32 @@ fn held(typed: &Typed, usage: &WeightUse, weight: Option<&Weight>) -> Result<Hel
     Ok(Held::Matrix { dtype: kept.dtype, data: kept.data, outs, width })
 }
 
-/// The tables of a part's rotary embeddings, added to those of the step where they are new.
+/// The index of each of the part's rotary embeddings in `tables`, to which new ones are added.
 pub(crate) fn ropes(lowered: &Lowered, weights: &[Held], tables: &mut Vec<RopeTable>) -> Vec<usize> {
-    let of = |usage: &super::RopeUse| {
+    let mut index_of = |usage: &RopeUse| {
         let divisors = usage.divisors.and_then(|slot| match &weights[slot.0] {
             Held::Row(row) => Some(row.as_slice()),
             Held::Matrix { .. } => None,
         });
         let table = RopeTable::new(&usage.rope, divisors);
-        tables.iter().position(|t| *t == table).unwrap_or_else(|| {
+        let known = tables.iter().position(|t| *t == table);
+        known.unwrap_or_else(|| {
             tables.push(table);
             tables.len() - 1
         })
     };
-    lowered.ropes.iter().map(of).collect()
+    lowered.ropes.iter().map(&mut index_of).collect()
+}
+
+/// The index of each of the part's buffers of 8-bit blocks in `all`, a list of widths to which new ones are added.
+pub(crate) fn blocks(lowered: &Lowered, all: &mut Vec<usize>) -> Vec<usize> {
+    let mut taken: Vec<usize> = Vec::new();
+    for width in &lowered.blocks {
+        let known = (0..all.len()).find(|i| all[*i] == *width && !taken.contains(i));
+        taken.push(known.unwrap_or_else(|| {
+            all.push(*width);
+            all.len() - 1
+        }));
+    }
+    taken
 }

@@ -2,7 +2,7 @@
 
 use super::fuse::{Fused, fuse};
 use super::slots::Slots;
-use super::{Blocks, Buffer, Buffer0, Cache, Call, Lowered, Other, RopeSlot, RopeUse, Scheduled, WeightSlot, WeightUse};
+use super::{Blocks, Buffer, Cache, Call, Lowered, Other, ResultRows, RopeSlot, RopeUse, Scheduled, WeightSlot, WeightUse};
 use tranship_backend::BackendError;
 use tranship_ctx::Typed;
 use tranship_dtype::DType;
@@ -32,7 +32,7 @@ pub(crate) fn lower(typed: &Typed) -> Result<Lowered, BackendError> {
     }
     last_use[graph.result.0] = fused.len();
     let input = graph.declared().find(|(id, v)| v.kind == Kind::Float && graph.roles().of(*id) == Some(Role::Input));
-    let width = input.map_or(1, |(_, v)| v.shape.cols() as usize);
+    let width = input.map(|(_, v)| v.shape.cols() as usize);
     let mut lower = Lower {
         typed,
         graph,
@@ -112,7 +112,7 @@ impl Lower<'_> {
                         return self.unsupported(*tensor, "a write", "only caches are written");
                     };
                     self.out.row_wise = false;
-                    self.call(Call::Store { x, cache });
+                    self.call(Call::Store { x, width: self.cols(*value), cache });
                     Ok(())
                 }
                 Action::Write { tensor, rows, .. } => {
@@ -121,14 +121,14 @@ impl Lower<'_> {
             },
             Fused::LinearOnto { linear, onto, out } => {
                 let Action::Apply { args, .. } = &self.graph.nodes[*linear].action else { return Ok(()) };
-                let target = self.in_place(*onto, *out)?;
+                let target = self.in_place(*onto)?;
                 self.linear(args, target, true)?;
                 self.place(*out, target);
                 Ok(())
             }
             Fused::SiluMul { gate, up, out } => {
-                let (target, up) = (self.in_place(*gate, *out)?, self.rows(*up, "mul")?);
-                self.call(Call::SiluMul { gate: target, up });
+                let (target, up) = (self.in_place(*gate)?, self.rows(*up, "mul")?);
+                self.call(Call::SiluMul { gate: target, up, width: self.cols(*out) });
                 self.place(*out, target);
                 Ok(())
             }
@@ -155,7 +155,7 @@ impl Lower<'_> {
                 self.place(out, target);
             }
             Op::Rope(rope) => {
-                let target = self.in_place(args[0], out)?;
+                let target = self.in_place(args[0])?;
                 let divisors = args.get(2).map(|a| self.row_slot(*a, op.name())).transpose()?;
                 let usage = RopeUse { rope: rope.clone(), divisors };
                 let known = self.out.ropes.iter().position(|r| alike(r, &usage));
@@ -164,22 +164,25 @@ impl Lower<'_> {
                     self.out.ropes.push(usage);
                 }
                 self.out.row_wise = false;
-                self.call(Call::Rope { x: target, table, heads: rope.heads as usize, style: rope.style });
+                let (width, heads) = (self.cols(out), rope.heads as usize);
+                self.call(Call::Rope { x: target, width, table, heads, style: rope.style });
                 self.place(out, target);
             }
             Op::Attend(attend) => self.attend(attend, args, out)?,
             Op::Silu => {
-                let target = self.in_place(args[0], out)?;
-                self.call(Call::Silu { x: target });
+                let target = self.in_place(args[0])?;
+                self.call(Call::Silu { x: target, width: self.cols(out) });
                 self.place(out, target);
             }
             Op::Add | Op::Mul => {
-                let target = self.in_place(args[0], out)?;
+                let target = self.in_place(args[0])?;
                 let b = match self.places[args[1].0] {
                     Place::Weight(_) => Other::Row(self.row_slot(args[1], op.name())?),
                     _ => Other::Rows(self.rows(args[1], op.name())?),
                 };
-                self.call(if *op == Op::Add { Call::Add { a: target, b } } else { Call::Mul { a: target, b } });
+                let width = self.cols(out);
+                let sum = *op == Op::Add;
+                self.call(if sum { Call::Add { a: target, b, width } } else { Call::Mul { a: target, b, width } });
                 self.place(out, target);
             }
             Op::Cast(to) => self.cast(args[0], *to, out)?,
@@ -195,7 +198,8 @@ impl Lower<'_> {
         let target = self.fresh(out)?;
         self.out.row_wise = false;
         let (heads, kv_heads) = (op.heads as usize, op.kv_heads as usize);
-        self.call(Call::Attend { q, k, v, heads, kv_heads, scale: op.scale as f32, out: target });
+        let (width, scale) = (self.cols(args[0]), op.scale as f32);
+        self.call(Call::Attend { q, width, k, v, heads, kv_heads, scale, out: target });
         self.place(out, target);
         Ok(())
     }
@@ -238,9 +242,20 @@ impl Lower<'_> {
         if !matches!(to, DType::F16 | DType::BF16 | DType::F32) {
             return self.unsupported(x, "cast", &format!("no kernel rounds to {to}"));
         }
-        let target = self.in_place(x, out)?;
-        self.place(out, target);
+        let target = self.in_place(x)?;
+        if self.only_stored(out) {
+            // Storing rounds to the cache's type; there is no need to round twice.
+            self.places[out.0] = Place::Rows(target);
+        } else {
+            self.place(out, target);
+        }
         Ok(())
+    }
+
+    /// Whether a value is read by writes alone.
+    fn only_stored(&self, id: ValueId) -> bool {
+        let reads = self.graph.nodes.iter().filter(|n| n.action.inputs().contains(&id));
+        id != self.graph.result && reads.into_iter().all(|n| matches!(n.action, Action::Write { .. }))
     }
 
     /// Whether some value that is still to be read is in that place.
@@ -286,17 +301,14 @@ impl Lower<'_> {
         Ok(self.slots.take(self.cols(id)))
     }
 
-    /// The buffer of `x`, for `out` to replace it there: its own if this is its last use, else of a copy.
-    fn in_place(&mut self, x: ValueId, out: ValueId) -> Result<Buffer, BackendError> {
+    /// The buffer of `x`, for a result to replace it there: its own if this is its last use, else of a copy.
+    fn in_place(&mut self, x: ValueId) -> Result<Buffer, BackendError> {
         let buffer = self.rows(x, "an operation")?;
-        let shared = self.places.iter().enumerate().any(|(i, p)| {
-            *p == Place::Rows(buffer) && i != x.0 && self.last_use[i] > self.at
-        });
-        if self.last_use[x.0] == self.at && !shared {
+        if self.last_use[x.0] == self.at {
             return Ok(buffer);
         }
-        let copy = self.fresh(out)?;
-        self.call(Call::Copy { x: buffer, out: copy });
+        let copy = self.fresh(x)?;
+        self.call(Call::Copy { x: buffer, out: copy, width: self.cols(x) });
         Ok(copy)
     }
 
@@ -310,23 +322,21 @@ impl Lower<'_> {
     fn round(&mut self, id: ValueId, buffer: Buffer) {
         let dtype = self.typed.dtype(id);
         if dtype != DType::F32 {
-            self.call(Call::Round { x: buffer, dtype });
+            self.call(Call::Round { x: buffer, width: self.cols(id), dtype });
         }
     }
 
     /// Gives back the buffers of values that were used for the last time, unless a later value is there now.
     fn free(&mut self, inputs: &[ValueId]) {
-        for (i, id) in inputs.iter().enumerate() {
+        for id in inputs {
             let Place::Rows(buffer) = self.places[id.0] else { continue };
-            let done = self.last_use[id.0] == self.at && !inputs[..i].contains(id);
-            let taken = self.places.iter().enumerate().any(|(other, p)| {
-                *p == Place::Rows(buffer) && other != id.0 && self.last_use[other] > self.at
-            });
-            if done && !taken && buffer != Buffer(0) {
-                self.slots.give_back(buffer);
+            if self.last_use[id.0] != self.at {
+                continue;
             }
-            if done {
-                self.places[id.0] = Place::Nowhere;
+            self.places[id.0] = Place::Nowhere;
+            let taken = self.places.contains(&Place::Rows(buffer));
+            if !taken && buffer != Buffer(0) {
+                self.slots.give_back(buffer);
             }
         }
     }
@@ -338,7 +348,7 @@ impl Lower<'_> {
     fn finish(mut self) -> Result<Lowered, BackendError> {
         let result = self.graph.result;
         let buffer = self.rows(result, "return")?;
-        self.out.result = Buffer0 { buffer: buffer.0, width: self.cols(result) };
+        self.out.result = ResultRows { buffer: buffer.0, width: self.cols(result) };
         self.out.buffers = self.slots.widths();
         schedule(&mut self.out.calls);
         Ok(self.out)
@@ -386,16 +396,16 @@ fn touches(call: &Call) -> (Vec<Touch>, Vec<Touch>) {
     let rows = Touch::Rows;
     match call {
         Call::Gather { out, .. } => (vec![], vec![rows(*out)]),
-        Call::RmsNorm { x, out, .. } | Call::Copy { x, out } => (vec![rows(*x)], vec![rows(*out)]),
+        Call::RmsNorm { x, out, .. } | Call::Copy { x, out, .. } => (vec![rows(*x)], vec![rows(*out)]),
         Call::Quantize { x, out } => (vec![rows(*x)], vec![Touch::Blocks(*out)]),
         Call::Linear { x, out, .. } => (vec![rows(*x)], vec![rows(*out)]),
         Call::LinearBlocks { x, out, .. } => (vec![Touch::Blocks(*x)], vec![rows(*out)]),
-        Call::Rope { x, .. } | Call::Silu { x } | Call::Round { x, .. } => (vec![], vec![rows(*x)]),
-        Call::Store { x, cache } => (vec![rows(*x)], vec![Touch::Cache(*cache)]),
+        Call::Rope { x, .. } | Call::Silu { x, .. } | Call::Round { x, .. } => (vec![], vec![rows(*x)]),
+        Call::Store { x, cache, .. } => (vec![rows(*x)], vec![Touch::Cache(*cache)]),
         Call::Attend { q, k, v, out, .. } => {
             (vec![rows(*q), Touch::Cache(*k), Touch::Cache(*v)], vec![rows(*out)])
         }
-        Call::SiluMul { gate, up } => (vec![rows(*up)], vec![rows(*gate)]),
-        Call::Add { a, b } | Call::Mul { a, b } => (other(b), vec![rows(*a)]),
+        Call::SiluMul { gate, up, .. } => (vec![rows(*up)], vec![rows(*gate)]),
+        Call::Add { a, b, .. } | Call::Mul { a, b, .. } => (other(b), vec![rows(*a)]),
     }
 }

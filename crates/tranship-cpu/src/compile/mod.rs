@@ -4,6 +4,7 @@
 //! lifetime, so that a step needs neither names nor allocation. Layers whose programs differ in names alone lower
 //! to one [`Lowered`], which each of them runs with its own weights and caches.
 
+pub(crate) mod bind;
 mod fuse;
 mod lower;
 mod slots;
@@ -57,23 +58,23 @@ pub(crate) enum Call {
     /// 8-bit blocks times a block-encoded matrix.
     LinearBlocks { x: Blocks, w: WeightSlot, bias: Option<WeightSlot>, add: bool, out: Buffer },
     /// Rotary embedding, in place.
-    Rope { x: Buffer, table: RopeSlot, heads: usize, style: RopeStyle },
+    Rope { x: Buffer, width: usize, table: RopeSlot, heads: usize, style: RopeStyle },
     /// Rows into a cache, from each segment's position on.
-    Store { x: Buffer, cache: Cache },
+    Store { x: Buffer, width: usize, cache: Cache },
     /// Attention over two caches.
-    Attend { q: Buffer, k: Cache, v: Cache, heads: usize, kv_heads: usize, scale: f32, out: Buffer },
+    Attend { q: Buffer, width: usize, k: Cache, v: Cache, heads: usize, kv_heads: usize, scale: f32, out: Buffer },
     /// `silu(gate) · up`, in place of the gate.
-    SiluMul { gate: Buffer, up: Buffer },
+    SiluMul { gate: Buffer, up: Buffer, width: usize },
     /// `silu(x)`, in place.
-    Silu { x: Buffer },
+    Silu { x: Buffer, width: usize },
     /// A sum, in place of the first operand.
-    Add { a: Buffer, b: Other },
+    Add { a: Buffer, b: Other, width: usize },
     /// A product, in place of the first operand.
-    Mul { a: Buffer, b: Other },
+    Mul { a: Buffer, b: Other, width: usize },
     /// Rounding to a narrower type, in place.
-    Round { x: Buffer, dtype: DType },
+    Round { x: Buffer, width: usize, dtype: DType },
     /// Rows from one buffer to another.
-    Copy { x: Buffer, out: Buffer },
+    Copy { x: Buffer, out: Buffer, width: usize },
 }
 
 /// A call, and whether all threads must have finished what came before it.
@@ -114,14 +115,14 @@ pub(crate) struct Lowered {
     /// Carried tensors.
     pub caches: usize,
     /// Where the result is.
-    pub result: Buffer0,
+    pub result: ResultRows,
     /// Whether rows do not meet each other or a position: any subset of them can be run alone.
     pub row_wise: bool,
 }
 
 /// The buffer of a program's result, and its width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Buffer0 {
+pub(crate) struct ResultRows {
     pub buffer: usize,
     pub width: usize,
 }

@@ -9,9 +9,12 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Buffer 0, of `width`, taken: the rows that pass from program to program.
-    pub fn new(width: usize) -> Slots {
-        Slots { widths: vec![width], free: Vec::new() }
+    /// Buffer 0, for the rows that pass from program to program: taken for input rows of a width, or free.
+    pub fn new(input: Option<usize>) -> Slots {
+        match input {
+            Some(width) => Slots { widths: vec![width], free: Vec::new() },
+            None => Slots { widths: vec![1], free: vec![Buffer(0)] },
+        }
     }
 
     /// A free buffer for rows of `width`: the one that needs the least more room, or a new one.

@@ -4,8 +4,15 @@
 //! [`crate::pool::Pool::run`]; the methods of [`crate::Cpu`] of the same name run an op on all threads. All
 //! activations are F32 slices, `[rows, width]` row-major.
 
+pub(crate) mod attend;
+pub(crate) mod elementwise;
+pub(crate) mod exp;
+pub(crate) mod linear_f32;
 pub(crate) mod linear_quant;
 pub(crate) mod quantize;
+pub(crate) mod rms_norm;
+pub(crate) mod rope;
+pub(crate) mod rows;
 pub(crate) mod unpack;
 
 use std::marker::PhantomData;
@@ -29,6 +36,14 @@ impl<'a, T> Out<'a, T> {
     /// All of `slice`, which is borrowed as long as this is used.
     pub(crate) fn new(slice: &'a mut [T]) -> Out<'a, T> {
         Out { start: slice.as_mut_ptr(), len: slice.len(), borrow: PhantomData }
+    }
+
+    /// `len` elements from `start` on.
+    ///
+    /// # Safety
+    /// They are valid for reads and writes, and of nobody else, as long as this is used.
+    pub(crate) unsafe fn from_raw(start: *mut T, len: usize) -> Out<'a, T> {
+        Out { start, len, borrow: PhantomData }
     }
 
     /// How many elements there are.
@@ -98,6 +113,11 @@ impl<'a> Weights<'a> {
     /// Bytes of one row.
     pub fn row_bytes(&self) -> usize {
         self.bytes.len() / self.outs.max(1)
+    }
+
+    /// The bytes of row `row`.
+    pub(crate) fn row(&self, row: usize) -> &'a [u8] {
+        &self.bytes[row * self.row_bytes()..(row + 1) * self.row_bytes()]
     }
 
     /// Where row `row` starts; as a pointer, for kernels.
