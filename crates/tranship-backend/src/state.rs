@@ -20,7 +20,7 @@ pub trait State: Send {
     /// [`BackendError::State`] for a tensor or rows that there are not, or bytes that are no whole rows.
     fn write(&mut self, tensor: usize, first_row: usize, bytes: &[u8]) -> Result<(), BackendError>;
 
-    /// Bytes of memory that the state takes.
+    /// Bytes of memory that the rows take, in whatever layout; at most a cache line for each tensor comes on top.
     fn memory_bytes(&self) -> usize;
 
     /// The backend's own type.
@@ -131,7 +131,7 @@ impl State for RowState {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.buffers.iter().map(|b| b.memory.len()).sum()
+        self.buffers.iter().map(|b| b.bytes().len()).sum()
     }
 
     fn as_any(&mut self) -> &mut dyn Any {

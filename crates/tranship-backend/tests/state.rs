@@ -123,6 +123,9 @@ fn the_edge_of_a_state_takes_whole_rows_within_it() {
     let mut state = RowState::new(vec![spec(3, 2, DType::F16), spec(2, 32, DType::Q8_0)]).unwrap();
     assert_eq!(state.memory_bytes(), 12 + 68);
     assert_eq!(state.buffer(0), [0; 12]);
+    for tensor in 0..2 {
+        assert!(state.buffer(tensor).as_ptr().addr().is_multiple_of(64), "rows start a cache line");
+    }
     state.write(0, 1, &[1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
     assert_eq!(state.read(0, 1..2).unwrap(), [1, 2, 3, 4]);
     assert_eq!(state.read(0, 0..3).unwrap(), [0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
