@@ -127,7 +127,7 @@ fn one(
         }
     }
     if let Some(at) = first_nan(tensor.dtype, tensor.bytes()) {
-        let cols = tensor.shape.iter().skip(1).product::<u64>().max(1);
+        let cols = tensor.shape.iter().skip(1).fold(1u64, |n, &size| n.saturating_mul(size)).max(1);
         errors.push(HandoffError::Nan { name: name(), row: at as u64 / cols });
     }
 }

@@ -210,7 +210,8 @@ impl Contract {
             let sized = !carried.axes.is_empty() && carried.axes.iter().all(|a| a.size > 0);
             if !sized || carried.cols() == u64::MAX || carried.bytes(carried.rows()).is_none() {
                 return Err(HandoffError::Format(format!(
-                    "the manifest's axes of `{name}` are empty or overflow"
+                    "the manifest's axes of `{name}` have no size: empty, too large, or no whole blocks of {}",
+                    carried.dtype
                 )));
             }
         }

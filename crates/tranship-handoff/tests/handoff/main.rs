@@ -1,0 +1,7 @@
+//! Contracts and hand-offs: what is derived, what is written and read, and everything that is refused.
+
+mod contracts;
+mod draft;
+mod files;
+mod hostile;
+mod refusals;
