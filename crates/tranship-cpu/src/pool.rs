@@ -147,9 +147,8 @@ impl Pool {
         let mut pool = Pool { shared, workers: Vec::new(), turn: Mutex::new(()) };
         for index in 1..threads {
             let shared = Arc::clone(&pool.shared);
-            let handle = thread::Builder::new()
-                .name(format!("tranship-{index}"))
-                .spawn(move || shared.work(index))?;
+            let handle =
+                thread::Builder::new().name(format!("tranship-{index}")).spawn(move || shared.work(index))?;
             pool.workers.push((handle.thread().clone(), Some(handle)));
         }
         Ok(pool)

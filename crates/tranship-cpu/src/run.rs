@@ -91,7 +91,12 @@ impl Work<'_> {
         let result = part.lowered.result;
         if result.buffer != 0 && self.redirect.is_none_or(|(b, _)| b.0 != result.buffer) {
             share.barrier();
-            self.each(Buffer(0), result.width, Each::Copy(self.read(Buffer(result.buffer), result.width)), share);
+            self.each(
+                Buffer(0),
+                result.width,
+                Each::Copy(self.read(Buffer(result.buffer), result.width)),
+                share,
+            );
         }
     }
 
@@ -131,7 +136,9 @@ impl Work<'_> {
             }
             Call::Store { x, width, cache } => self.store(part, self.read(x, width), width, cache, share),
             Call::Attend { .. } => self.attend(part, call, share),
-            Call::SiluMul { gate, up, width } => self.each(gate, width, Each::SiluMul(self.read(up, width)), share),
+            Call::SiluMul { gate, up, width } => {
+                self.each(gate, width, Each::SiluMul(self.read(up, width)), share)
+            }
             Call::Silu { x, width } => self.each(x, width, Each::Silu, share),
             Call::Add { a, b, width } => self.each(a, width, Each::Add(self.other(part, b, width)), share),
             Call::Mul { a, b, width } => self.each(a, width, Each::Mul(self.other(part, b, width)), share),
@@ -151,7 +158,8 @@ impl Work<'_> {
         for (i, place) in self.places.iter().enumerate() {
             let start = self.caches[i * self.forms.len() + index].0;
             // SAFETY: the batch was held to the context, so these rows are within the segment's cache; see `Work`.
-            let cache = unsafe { Out::from_raw(start.add(place.position * row_bytes), place.rows * row_bytes) };
+            let cache =
+                unsafe { Out::from_raw(start.add(place.position * row_bytes), place.rows * row_bytes) };
             let x = &x[place.first * width..(place.first + place.rows) * width];
             Store { x, width, dtype: form.dtype, cache }.part(self.isa, share);
         }
@@ -231,7 +239,9 @@ fn matrix(part: &Part, slot: WeightSlot) -> Weights<'_> {
 fn row(part: &Part, slot: WeightSlot) -> &[f32] {
     match &part.weights[slot.0] {
         Held::Row(row) => row,
-        Held::Matrix { .. } => panic!("a matrix is no row of F32: the lowering gives each use a slot of its own"),
+        Held::Matrix { .. } => {
+            panic!("a matrix is no row of F32: the lowering gives each use a slot of its own")
+        }
     }
 }
 

@@ -78,13 +78,15 @@ impl CpuStep {
             first_cache += caches;
         }
         if blocks.len() > MAX_BLOCKS {
-            let why = format!("its widths need {} buffers of blocks, and there are {MAX_BLOCKS}", blocks.len());
+            let why =
+                format!("its widths need {} buffers of blocks, and there are {MAX_BLOCKS}", blocks.len());
             return Err(BackendError::Unsupported { backend: "cpu".into(), op: "cast".into(), why });
         }
         let (buffers, memory) = memory_for(&parts, chain.max_rows)?;
         let carried = chain.carried();
         let forms = carried.iter().map(|c| CacheForm { dtype: c.dtype, cols: c.cols }).collect();
-        let angles = tables.iter().map(|t: &RopeTable| Angles { pairs: t.pairs(), ..Angles::default() }).collect();
+        let angles =
+            tables.iter().map(|t: &RopeTable| Angles { pairs: t.pairs(), ..Angles::default() }).collect();
         Ok(CpuStep {
             cpu,
             carried,
@@ -115,7 +117,8 @@ fn selects(parts: &[Part]) -> bool {
 
 /// Places all buffers, each as wide as the widest program needs it, in one piece of memory.
 fn memory_for(parts: &[Part], rows: usize) -> Result<(Vec<(usize, usize)>, Vec<Line>), BackendError> {
-    let none = || BackendError::Device { backend: "cpu".into(), what: "no memory for the step's buffers".into() };
+    let none =
+        || BackendError::Device { backend: "cpu".into(), what: "no memory for the step's buffers".into() };
     let mut widths: Vec<usize> = Vec::new();
     for (i, part) in parts.iter().enumerate() {
         let elsewhere = (i + 1 == parts.len() && selects(parts)).then_some(part.lowered.result.buffer);
@@ -235,7 +238,8 @@ impl CpuStep {
         let (line, lines) = self.buffers[0];
         let lines = &mut self.memory[line..line + lines];
         // SAFETY: `Line` is `repr(C)` around sixteen floats without padding, so the lines are one array of floats.
-        let all = unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast::<f32>(), lines.len() * LINE) };
+        let all =
+            unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast::<f32>(), lines.len() * LINE) };
         &mut all[..floats]
     }
 
@@ -256,7 +260,13 @@ impl CpuStep {
     }
 
     /// Runs parts on all threads, as one piece of work.
-    fn work(&mut self, parts: std::ops::Range<usize>, rows: usize, tokens: &[u32], redirect: Option<BufferPtr>) {
+    fn work(
+        &mut self,
+        parts: std::ops::Range<usize>,
+        rows: usize,
+        tokens: &[u32],
+        redirect: Option<BufferPtr>,
+    ) {
         for (width, blocks) in self.block_widths.iter().zip(&mut self.blocks) {
             if blocks.rows() != rows || blocks.width() != *width {
                 blocks.reshape(rows, *width);

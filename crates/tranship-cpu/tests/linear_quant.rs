@@ -23,7 +23,8 @@ fn check(cpu: &Cpu, dtype: DType, rows: usize, outs: usize, width: usize) -> Vec
     let mut y = vec![f32::NAN; rows * outs];
     cpu.linear_quant(&q, Weights::new(dtype, &w, outs, width), Epilogue::default(), &mut y);
     let wanted = linear_f64(&x_stored, &decode(dtype, &w, outs * width), width);
-    let what = format!("{dtype} [{outs}, {width}], {rows} rows, {}, {} threads", cpu.isa(), cpu.pool().threads());
+    let what =
+        format!("{dtype} [{outs}, {width}], {rows} rows, {}, {} threads", cpu.isa(), cpu.pool().threads());
     assert_close(&what, &y, &wanted, TOLERANCE);
     y
 }
@@ -80,7 +81,8 @@ fn extreme_codes_do_not_saturate() {
                 let mut w = vec![fill; scales.len()];
                 keep_scales(encoding, &mut w, &scales);
                 for rows in [1, 6] {
-                    let x: Vec<f32> = (0..rows * width).map(|i| if i % 64 < 32 { 1.0 } else { -1.0 }).collect();
+                    let x: Vec<f32> =
+                        (0..rows * width).map(|i| if i % 64 < 32 { 1.0 } else { -1.0 }).collect();
                     let mut q = QuantizedRows::new();
                     cpu.quantize(&x, width, &mut q);
                     let mut x_stored = vec![0.0; rows * width];

@@ -167,6 +167,43 @@ macro_rules! byte_group_methods {
             v!(_mm256_setzero_ps())
         }
         #[inline(always)]
+        fn g_f16(self, h: [u16; 8]) -> __m256 {
+            v!(_mm256_cvtph_ps(std::mem::transmute::<[u16; 8], __m128i>(h)))
+        }
+        #[inline(always)]
+        fn g_f16_pairs(self, h: [u32; 8]) -> (__m256, __m256) {
+            v!({
+                // Within each 128-bit lane the firsts, then the seconds; then both firsts together.
+                let split = _mm256_setr_epi64x(
+                    0x0d0c_0908_0504_0100,
+                    0x0f0e_0b0a_0706_0302,
+                    0x0d0c_0908_0504_0100,
+                    0x0f0e_0b0a_0706_0302,
+                );
+                let lanes = _mm256_shuffle_epi8(std::mem::transmute::<[u32; 8], __m256i>(h), split);
+                let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(lanes);
+                (
+                    _mm256_cvtph_ps(_mm256_castsi256_si128(both)),
+                    _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(both)),
+                )
+            })
+        }
+        #[inline(always)]
+        fn g_scaled(self, bytes: u64, factor: f32) -> __m256 {
+            v!({
+                let wide = _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(bytes as i64));
+                _mm256_mul_ps(_mm256_cvtepi32_ps(wide), _mm256_set1_ps(factor))
+            })
+        }
+        #[inline(always)]
+        fn g_neg(self, g: __m256) -> __m256 {
+            v!(_mm256_xor_ps(g, _mm256_set1_ps(-0.0)))
+        }
+        #[inline(always)]
+        unsafe fn g_store(self, p: *mut f32, g: __m256) {
+            v!(_mm256_storeu_ps(p, g))
+        }
+        #[inline(always)]
         unsafe fn g_mac(self, acc: __m256, d: __m256i, scale: *const f32) -> __m256 {
             v!(_mm256_fmadd_ps(_mm256_cvtepi32_ps(d), _mm256_set1_ps(scale.read_unaligned()), acc))
         }
@@ -246,22 +283,6 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> __m256 {
         v!(_mm256_cvtph_ps(_mm_loadu_si128(p.cast())))
-    }
-    #[inline(always)]
-    unsafe fn load_f16_pairs(self, p: *const u32) -> (__m256, __m256) {
-        v!({
-            // Within each 128-bit lane the first halves, then the second; then both firsts together.
-            let split = _mm256_setr_epi8(
-                0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11,
-                14, 15,
-            );
-            let lanes = _mm256_shuffle_epi8(_mm256_loadu_si256(p.cast()), split);
-            let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(lanes);
-            (
-                _mm256_cvtph_ps(_mm256_castsi256_si128(both)),
-                _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(both)),
-            )
-        })
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> __m256 {

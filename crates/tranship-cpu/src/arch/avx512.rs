@@ -128,14 +128,6 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         v!(_mm512_cvtph_ps(_mm256_loadu_si256(p.cast())))
     }
     #[inline(always)]
-    unsafe fn load_f16_pairs(self, p: *const u32) -> (__m512, __m512) {
-        v!({
-            let pairs = _mm512_loadu_si512(p.cast());
-            let second = _mm512_srli_epi32::<16>(pairs);
-            (_mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs)), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(second)))
-        })
-    }
-    #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> __m512 {
         v!({
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
@@ -251,7 +243,8 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     fn dot_bf16(self, acc: __m512, a: __m512i, b: __m512i) -> __m512 {
         v!(if BF16 {
             // The two types are the same 512 bits.
-            let (a, b) = (std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b));
+            let (a, b) =
+                (std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b));
             _mm512_dpbf16_ps(acc, a, b)
         } else {
             unreachable!("kernels on BF16 are compiled with its dot product only")

@@ -43,15 +43,8 @@ pub enum Isa {
 
 impl Isa {
     /// All instruction sets, the plainest first.
-    pub const ALL: [Isa; 7] = [
-        Isa::Scalar,
-        Isa::Avx2,
-        Isa::AvxVnni,
-        Isa::Avx512,
-        Isa::Avx512Vnni,
-        Isa::Avx512Bf16,
-        Isa::Neon,
-    ];
+    pub const ALL: [Isa; 7] =
+        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Neon];
 
     /// The best instruction set of this machine.
     pub fn detect() -> Isa {
@@ -264,8 +257,6 @@ pub(crate) trait Simd: Copy {
     unsafe fn load_bf16(self, p: *const u16) -> Self::F;
     /// Writes `LANES` floats rounded to half precision, to nearest even.
     unsafe fn store_f16(self, p: *mut u16, v: Self::F);
-    /// Reads `LANES` pairs of half-precision floats; gives the first of each pair, and the second of each.
-    unsafe fn load_f16_pairs(self, p: *const u32) -> (Self::F, Self::F);
     /// The float that a half-precision number is.
     fn f16(self, h: u16) -> f32;
 
@@ -352,6 +343,16 @@ pub(crate) trait Simd: Copy {
     fn b_dot<const WIDE: bool>(self, codes: Self::B, x: Self::B) -> Self::D;
     /// All zero.
     fn g_zero(self) -> Self::G;
+    /// The floats that eight half-precision numbers are.
+    fn g_f16(self, h: [u16; 8]) -> Self::G;
+    /// The floats that eight pairs of half-precision numbers are: the first of each pair, and the second of each.
+    fn g_f16_pairs(self, h: [u32; 8]) -> (Self::G, Self::G);
+    /// `factor` times each of eight signed bytes.
+    fn g_scaled(self, bytes: u64, factor: f32) -> Self::G;
+    /// The negated values.
+    fn g_neg(self, g: Self::G) -> Self::G;
+    /// Writes eight floats.
+    unsafe fn g_store(self, p: *mut f32, g: Self::G);
     /// `acc + d * scale[0]`. Reads one float.
     unsafe fn g_mac(self, acc: Self::G, d: Self::D, scale: *const f32) -> Self::G;
     /// `acc + d * scale[0]` in the first four lanes, `scale[1]` in the last four. Reads two floats.

@@ -43,9 +43,7 @@ fn dot_mixed(u: uint8x16_t, s: int8x16_t) -> int32x4_t {
     let wide = |u: uint8x8_t| vreinterpretq_s16_u16(vmovl_u8(u));
     let (ul, uh) = (wide(vget_low_u8(u)), wide(vget_high_u8(u)));
     let (sl, sh) = (vmovl_s8(vget_low_s8(s)), vmovl_high_s8(s));
-    let products = |u, s| {
-        vpaddq_s32(vmull_s16(vget_low_s16(u), vget_low_s16(s)), vmull_high_s16(u, s))
-    };
+    let products = |u, s| vpaddq_s32(vmull_s16(vget_low_s16(u), vget_low_s16(s)), vmull_high_s16(u, s));
     vpaddq_s32(products(ul, sl), products(uh, sh))
 }
 
@@ -93,12 +91,6 @@ impl Simd for Neon {
         let h = v!(p.cast::<[u16; 4]>().read_unaligned());
         let f = h.map(|h| f16::from_bits(h).to_f32_const());
         v!(vld1q_f32(f.as_ptr()))
-    }
-    #[inline(always)]
-    unsafe fn load_f16_pairs(self, p: *const u32) -> (float32x4_t, float32x4_t) {
-        let h = v!(p.cast::<[[u16; 2]; 4]>().read_unaligned());
-        let (a, b) = (h.map(|pair| pair[0]), h.map(|pair| pair[1]));
-        v!((self.load_f16(a.as_ptr()), self.load_f16(b.as_ptr())))
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> float32x4_t {
@@ -321,13 +313,40 @@ impl Simd for Neon {
         v!([vdupq_n_f32(0.0); 2])
     }
     #[inline(always)]
+    fn g_f16(self, h: [u16; 8]) -> Self::G {
+        v!([self.load_f16(h.as_ptr()), self.load_f16(h.as_ptr().add(4))])
+    }
+    #[inline(always)]
+    fn g_f16_pairs(self, h: [u32; 8]) -> (Self::G, Self::G) {
+        (self.g_f16(h.map(|h| h as u16)), self.g_f16(h.map(|h| (h >> 16) as u16)))
+    }
+    #[inline(always)]
+    fn g_scaled(self, bytes: u64, factor: f32) -> Self::G {
+        v!({
+            let wide = vmovl_s8(vcreate_s8(bytes));
+            let factor = vdupq_n_f32(factor);
+            [
+                vmulq_f32(vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), factor),
+                vmulq_f32(vcvtq_f32_s32(vmovl_high_s16(wide)), factor),
+            ]
+        })
+    }
+    #[inline(always)]
+    fn g_neg(self, g: Self::G) -> Self::G {
+        v!([vnegq_f32(g[0]), vnegq_f32(g[1])])
+    }
+    #[inline(always)]
+    unsafe fn g_store(self, p: *mut f32, g: Self::G) {
+        v!({
+            vst1q_f32(p, g[0]);
+            vst1q_f32(p.add(4), g[1]);
+        })
+    }
+    #[inline(always)]
     unsafe fn g_mac(self, acc: Self::G, d: Self::D, scale: *const f32) -> Self::G {
         v!({
             let scale = vdupq_n_f32(scale.read_unaligned());
-            [
-                vfmaq_f32(acc[0], vcvtq_f32_s32(d[0]), scale),
-                vfmaq_f32(acc[1], vcvtq_f32_s32(d[1]), scale),
-            ]
+            [vfmaq_f32(acc[0], vcvtq_f32_s32(d[0]), scale), vfmaq_f32(acc[1], vcvtq_f32_s32(d[1]), scale)]
         })
     }
     #[inline(always)]

@@ -93,13 +93,6 @@ impl Simd for Scalar {
         h.map(|h| f16::from_bits(h).to_f32_const())
     }
     #[inline(always)]
-    unsafe fn load_f16_pairs(self, p: *const u32) -> (F, F) {
-        // SAFETY: the caller gives 8 readable pairs.
-        let h = unsafe { p.cast::<[[u16; 2]; 8]>().read_unaligned() };
-        let of = |i: usize| h.map(|pair| f16::from_bits(pair[i]).to_f32_const());
-        (of(0), of(1))
-    }
-    #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> F {
         // SAFETY: the caller gives 8 readable numbers.
         let h = unsafe { p.cast::<[u16; 8]>().read_unaligned() };
@@ -316,6 +309,27 @@ impl Simd for Scalar {
     #[inline(always)]
     fn g_zero(self) -> F {
         [0.0; 8]
+    }
+    #[inline(always)]
+    fn g_f16(self, h: [u16; 8]) -> F {
+        h.map(|h| f16::from_bits(h).to_f32_const())
+    }
+    #[inline(always)]
+    fn g_f16_pairs(self, h: [u32; 8]) -> (F, F) {
+        (self.g_f16(h.map(|h| h as u16)), self.g_f16(h.map(|h| (h >> 16) as u16)))
+    }
+    #[inline(always)]
+    fn g_scaled(self, bytes: u64, factor: f32) -> F {
+        bytes.to_le_bytes().map(|b| factor * f32::from(b as i8))
+    }
+    #[inline(always)]
+    fn g_neg(self, g: F) -> F {
+        g.map(|x| -x)
+    }
+    #[inline(always)]
+    unsafe fn g_store(self, p: *mut f32, g: F) {
+        // SAFETY: the caller gives 8 writable floats.
+        unsafe { p.cast::<F>().write_unaligned(g) }
     }
     #[inline(always)]
     unsafe fn g_mac(self, acc: F, d: I, scale: *const f32) -> F {

@@ -46,7 +46,9 @@ pub(crate) fn fuse(typed: &Typed) -> Vec<Fused> {
             }
             Op::Mul => {
                 for (side, up) in [(args[0], args[1]), (args[1], args[0])] {
-                    let Some((silu, Action::Apply { op: Op::Silu, args, .. })) = op_of(side) else { continue };
+                    let Some((silu, Action::Apply { op: Op::Silu, args, .. })) = op_of(side) else {
+                        continue;
+                    };
                     if inner(side) && side != up && rows(up) && rows(side) && fused[i].is_none() {
                         gone[silu] = true;
                         fused[i] = Some(Fused::SiluMul { gate: args[0], up, out: *out });

@@ -2,7 +2,10 @@
 
 use super::fuse::{Fused, fuse};
 use super::slots::Slots;
-use super::{Blocks, Buffer, Cache, Call, Lowered, Other, ResultRows, RopeSlot, RopeUse, Scheduled, WeightSlot, WeightUse};
+use super::{
+    Blocks, Buffer, Cache, Call, Lowered, Other, ResultRows, RopeSlot, RopeUse, Scheduled, WeightSlot,
+    WeightUse,
+};
 use tranship_backend::BackendError;
 use tranship_ctx::Typed;
 use tranship_dtype::DType;
@@ -31,7 +34,8 @@ pub(crate) fn lower(typed: &Typed) -> Result<Lowered, BackendError> {
         node.inputs(typed).iter().for_each(|id| last_use[id.0] = at);
     }
     last_use[graph.result.0] = fused.len();
-    let input = graph.declared().find(|(id, v)| v.kind == Kind::Float && graph.roles().of(*id) == Some(Role::Input));
+    let input =
+        graph.declared().find(|(id, v)| v.kind == Kind::Float && graph.roles().of(*id) == Some(Role::Input));
     let width = input.map(|(_, v)| v.shape.cols() as usize);
     let mut lower = Lower {
         typed,
@@ -81,7 +85,11 @@ impl Lower<'_> {
                 (_, Some(Role::Input)) if Some(id) == input => Place::Rows(Buffer(0)),
                 _ => {
                     let role = role.map_or(String::new(), |r| r.to_string());
-                    return self.unsupported(id, "a declared tensor", &format!("no kernel takes one that is {role}"));
+                    return self.unsupported(
+                        id,
+                        "a declared tensor",
+                        &format!("no kernel takes one that is {role}"),
+                    );
                 }
             };
         }
@@ -108,7 +116,8 @@ impl Lower<'_> {
                     self.unsupported(*tensor, "a read", &format!("no kernel reads rows {rows}"))
                 }
                 Action::Write { tensor, rows: Rows::New, value } => {
-                    let (x, Place::Cache(cache)) = (self.rows(*value, "a write")?, self.places[tensor.0]) else {
+                    let (x, Place::Cache(cache)) = (self.rows(*value, "a write")?, self.places[tensor.0])
+                    else {
                         return self.unsupported(*tensor, "a write", "only caches are written");
                     };
                     self.out.row_wise = false;
@@ -182,7 +191,11 @@ impl Lower<'_> {
                 };
                 let width = self.cols(out);
                 let sum = *op == Op::Add;
-                self.call(if sum { Call::Add { a: target, b, width } } else { Call::Mul { a: target, b, width } });
+                self.call(if sum {
+                    Call::Add { a: target, b, width }
+                } else {
+                    Call::Mul { a: target, b, width }
+                });
                 self.place(out, target);
             }
             Op::Cast(to) => self.cast(args[0], *to, out)?,
@@ -231,7 +244,8 @@ impl Lower<'_> {
             let known = self.out.blocks.iter().position(|&w| w == width);
             // One buffer for each width is enough while nothing else is cast before its last use.
             let busy = known.is_some_and(|k| self.alive(Place::Blocks(Blocks(k))));
-            let slot = Blocks(if busy { self.out.blocks.len() } else { known.unwrap_or(self.out.blocks.len()) });
+            let slot =
+                Blocks(if busy { self.out.blocks.len() } else { known.unwrap_or(self.out.blocks.len()) });
             if slot.0 == self.out.blocks.len() {
                 self.out.blocks.push(width);
             }

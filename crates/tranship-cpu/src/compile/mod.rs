@@ -62,7 +62,16 @@ pub(crate) enum Call {
     /// Rows into a cache, from each segment's position on.
     Store { x: Buffer, width: usize, cache: Cache },
     /// Attention over two caches.
-    Attend { q: Buffer, width: usize, k: Cache, v: Cache, heads: usize, kv_heads: usize, scale: f32, out: Buffer },
+    Attend {
+        q: Buffer,
+        width: usize,
+        k: Cache,
+        v: Cache,
+        heads: usize,
+        kv_heads: usize,
+        scale: f32,
+        out: Buffer,
+    },
     /// `silu(gate) · up`, in place of the gate.
     SiluMul { gate: Buffer, up: Buffer, width: usize },
     /// `silu(x)`, in place.

@@ -63,7 +63,8 @@ impl Attend<'_> {
         for unit in (0..self.units()).filter(|unit| (first + unit) % share.of() == share.index()) {
             let queries = ROWS * (self.heads / self.kv_heads);
             let padded = self.dim.next_multiple_of(MAX_LANES);
-            let floats = 2 * piece(KEYS * padded) + piece(queries * padded) + 2 * piece(queries) + piece(TILE * KEYS);
+            let floats =
+                2 * piece(KEYS * padded) + piece(queries * padded) + 2 * piece(queries) + piece(TILE * KEYS);
             with_scratch(floats, |scratch| {
                 let mut pieces = Pieces(scratch);
                 isa.dispatch(Unit {

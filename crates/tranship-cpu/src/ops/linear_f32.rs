@@ -90,7 +90,8 @@ impl Panels<'_> {
                     *v = f32::from_le_bytes(*b);
                 }
             } else {
-                tranship_tensor::decode(dtype, row, &mut to[..width]).expect("whole blocks, as the weights were checked");
+                tranship_tensor::decode(dtype, row, &mut to[..width])
+                    .expect("whole blocks, as the weights were checked");
             }
             to[width..].fill(0.0);
         }

@@ -187,9 +187,11 @@ fn quantize_block<S: Simd>(s: S, x: &[f32], codes: &mut [i8]) -> f32 {
         // SAFETY: `x` has 32 floats.
         max = s.max(max, s.abs(unsafe { s.load(x.as_ptr().add(i * S::LANES)) }));
     }
-    let d = round_scale(s, s.reduce_max(max) / 127.0);
-    // A scale that rounds to 0 leaves only zeros: its inverse must not be infinite.
-    let inverse = if d > 0.0 { 1.0 / d } else { 0.0 };
+    // Codes come from the scale before it is rounded: the definition of the encoding.
+    let exact = s.reduce_max(max) / 127.0;
+    let d = round_scale(s, exact);
+    // A scale of 0 leaves only zeros: its inverse must not be infinite.
+    let inverse = if exact > 0.0 { (1.0 / exact).min(f32::MAX) } else { 0.0 };
     let (inverse, limit) = (s.splat(inverse), s.splat(127.0));
     for i in 0..BLOCK / S::LANES {
         // SAFETY: `x` has 32 floats, `codes` 32 bytes.

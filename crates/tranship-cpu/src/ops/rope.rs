@@ -24,7 +24,10 @@ impl Rope<'_> {
     /// This thread's share of all heads of all rows.
     pub(crate) fn part(&self, isa: Isa, share: Share<'_>) {
         let rows = self.x.len() / self.width;
-        assert!(self.cos.len() >= rows * self.pairs && self.sin.len() >= rows * self.pairs, "angles for each row");
+        assert!(
+            self.cos.len() >= rows * self.pairs && self.sin.len() >= rows * self.pairs,
+            "angles for each row"
+        );
         assert!(2 * self.pairs <= self.width / self.heads, "no more pairs than a head has");
         let heads = share.range(rows * self.heads, 1);
         isa.dispatch(Heads { op: *self, heads });

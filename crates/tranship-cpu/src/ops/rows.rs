@@ -27,7 +27,8 @@ impl Gather<'_> {
             // SAFETY: each row belongs to one thread.
             let y = unsafe { self.y.range(row * width..(row + 1) * width) };
             let bytes = self.table.row(self.ids[row] as usize);
-            tranship_tensor::decode(self.table.dtype(), bytes, y).expect("the table was checked when it was bound");
+            tranship_tensor::decode(self.table.dtype(), bytes, y)
+                .expect("the table was checked when it was bound");
         }
     }
 }

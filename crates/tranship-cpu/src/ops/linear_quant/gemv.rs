@@ -30,7 +30,14 @@ pub(super) fn part<E: Blocks>(op: &LinearQuant<'_>, isa: Isa, share: Share<'_>) 
         match op.x.rows() {
             0 => {}
             1 => isa.dispatch_bytes(Gemv::<E, 1> { op, outs, scale, min, products, encoding: PhantomData }),
-            _ => isa.dispatch_bytes(Gemv::<E, FEW_ROWS> { op, outs, scale, min, products, encoding: PhantomData }),
+            _ => isa.dispatch_bytes(Gemv::<E, FEW_ROWS> {
+                op,
+                outs,
+                scale,
+                min,
+                products,
+                encoding: PhantomData,
+            }),
         }
     });
 }
@@ -53,13 +60,14 @@ impl<E: Blocks, const R: usize> Kernel for Gemv<'_, E, R> {
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         let (op, groups, rows) = (self.op, self.scale.len(), self.op.x.rows());
-        let blocks = op.w.width() / E::LEN;
+        let (blocks, row_bytes) = (op.w.width() / E::LEN, op.w.row_bytes());
+        let first = op.w.row_ptr(0);
         let mut codes = [std::ptr::null(); R];
         for (r, codes) in codes.iter_mut().enumerate() {
             *codes = op.x.codes_ptr(r.min(rows - 1));
         }
         for out in self.outs.clone() {
-            let row = op.w.row_ptr(out);
+            let row = first.wrapping_add(out * row_bytes);
             // SAFETY: the row has `blocks` blocks; scratch holds its groups, rounded up, and `R` rows of products.
             let sums = unsafe {
                 E::scales(s, row, blocks, self.scale.as_mut_ptr(), self.min.as_mut_ptr());
@@ -125,7 +133,8 @@ unsafe fn row_sums<S: Simd, E: Blocks, const R: usize>(
     stride: usize,
 ) -> [f32; R] {
     let per_block = E::LEN / E::GROUP;
-    let mut sums = Sums::<S, E, R> { acc: [[s.g_zero(); 2]; R], codes, scale: products, stride, encoding: PhantomData };
+    let mut sums =
+        Sums::<S, E, R> { acc: [[s.g_zero(); 2]; R], codes, scale: products, stride, encoding: PhantomData };
     // Blocks of one group go in pairs, so that the two chains of sums take turns.
     let step = if E::LEN == 32 { 2 } else { 1 };
     let mut b = 0;

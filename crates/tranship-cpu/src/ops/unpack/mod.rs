@@ -13,7 +13,7 @@ pub(crate) use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K, Q8K};
 pub(crate) use small::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1};
 pub(crate) use tables::{Iq4Nl, Iq4Xs, Mxfp4};
 
-use crate::arch::Simd;
+use crate::arch::{MAX_LANES, Simd};
 
 /// An encoding; see the module's introduction.
 pub(crate) trait Blocks: Copy + Send + Sync {
@@ -120,6 +120,27 @@ pub(crate) unsafe fn decode_blocks<E: Blocks, S: Simd>(s: S, blocks: *const u8, 
                 // SAFETY: value `i` of block `b`.
                 unsafe { out.add(b * E::LEN + i).write_unaligned(value) };
             }
+        }
+    }
+}
+
+/// Writes zeros from `n` up to the next multiple of [`MAX_LANES`].
+///
+/// # Safety
+/// There is room up to there.
+#[inline(always)]
+unsafe fn pad<S: Simd>(s: S, p: *mut f32, n: usize) {
+    let end = n.next_multiple_of(MAX_LANES);
+    let mut at = n;
+    // SAFETY: the caller's; the last vector ends where the room does.
+    unsafe {
+        while at + 8 <= end {
+            s.g_store(p.add(at), s.g_zero());
+            at += 8;
+        }
+        while at < end {
+            p.add(at).write(0.0);
+            at += 1;
         }
     }
 }

@@ -1,13 +1,34 @@
 //! The encodings in blocks of 32 with one half-precision scale: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1.
 //!
-//! Their scales lie one block apart in memory. They are first collected, a word at a time, then converted a vector
-//! at a time: the conversion of single half-precision numbers would cost as much as the products.
+//! Their scales lie one block apart in memory. They are converted eight at a time: one half-precision number alone costs
+//! as much as the products of its block.
 
-use super::{Blocks, Visit, dword, word};
-use crate::arch::{MAX_LANES, Simd};
+use super::{Blocks, Visit, dword, pad, word};
+use crate::arch::Simd;
 
-/// Blocks whose scales are collected at a time.
-const CHUNK: usize = 64;
+/// Calls `convert` with eight blocks at a time and the index of the first: the last eight overlap those before, where `n`
+/// is not a multiple; fewer than eight in all are repeated.
+///
+/// # Safety
+/// `blocks` has `n` blocks of `bytes` bytes, and `read` reads one.
+#[inline(always)]
+unsafe fn by_eight<T: Copy>(
+    blocks: *const u8,
+    n: usize,
+    bytes: usize,
+    read: impl Fn(*const u8) -> T,
+    mut convert: impl FnMut(usize, [T; 8]),
+) {
+    let mut i = 0;
+    while i < n {
+        let first = if n >= 8 { i.min(n - 8) } else { 0 };
+        // Past the end of fewer than eight blocks, the last is read again.
+        let step = |j: usize| first + if n >= 8 { j } else { j.min(n - 1) };
+        let at = |j: usize| read(blocks.wrapping_add(step(j) * bytes));
+        convert(first, [at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)]);
+        i += 8;
+    }
+}
 
 /// Converts the half-precision number at byte `at` of each block.
 ///
@@ -21,22 +42,12 @@ pub(super) unsafe fn half_scales<S: Simd>(
     (bytes, at): (usize, usize),
     scale: *mut f32,
 ) {
-    let mut raw = [0u16; CHUNK + MAX_LANES];
-    let mut done = 0;
-    while done < n {
-        let now = (n - done).min(CHUNK);
-        for (i, raw) in raw.iter_mut().enumerate().take(now) {
-            // SAFETY: block `done + i` of `n`.
-            *raw = unsafe { word(blocks.add((done + i) * bytes + at)) };
-        }
-        raw[now..now + MAX_LANES].fill(0);
-        let mut i = 0;
-        while i < now {
-            // SAFETY: `raw` goes on for `MAX_LANES` past `now`; `scale` is rounded up likewise.
-            unsafe { s.store(scale.add(done + i), s.load_f16(raw.as_ptr().add(i))) };
-            i += S::LANES;
-        }
-        done += now;
+    // SAFETY: each read is within a block; eight floats from any block on are within the rounded-up room, and what was
+    // written past the blocks is cleared.
+    unsafe {
+        let read = |block: *const u8| word(block.add(at));
+        by_eight(blocks, n, bytes, read, |first, raw| s.g_store(scale.add(first), s.g_f16(raw)));
+        pad(s, scale, n);
     }
 }
 
@@ -45,27 +56,29 @@ pub(super) unsafe fn half_scales<S: Simd>(
 /// # Safety
 /// As [`Blocks::scales`], for blocks of `bytes` bytes.
 #[inline(always)]
-unsafe fn half_pairs<S: Simd>(s: S, blocks: *const u8, n: usize, bytes: usize, scale: *mut f32, min: *mut f32) {
-    let mut raw = [0u32; CHUNK + MAX_LANES];
-    let mut done = 0;
-    while done < n {
-        let now = (n - done).min(CHUNK);
-        for (i, raw) in raw.iter_mut().enumerate().take(now) {
-            // SAFETY: block `done + i` of `n`.
-            *raw = unsafe { dword(blocks.add((done + i) * bytes)) };
-        }
-        raw[now..now + MAX_LANES].fill(0);
-        let mut i = 0;
-        while i < now {
-            // SAFETY: `raw` goes on for `MAX_LANES` past `now`; `scale` and `min` are rounded up likewise.
-            unsafe {
-                let (d, m) = s.load_f16_pairs(raw.as_ptr().add(i));
-                s.store(scale.add(done + i), d);
-                s.store(min.add(done + i), s.sub(s.splat(-0.0), m));
-            }
-            i += S::LANES;
-        }
-        done += now;
+unsafe fn half_pairs<S: Simd>(
+    s: S,
+    blocks: *const u8,
+    n: usize,
+    bytes: usize,
+    scale: *mut f32,
+    min: *mut f32,
+) {
+    // SAFETY: as in `half_scales`.
+    unsafe {
+        by_eight(
+            blocks,
+            n,
+            bytes,
+            |block| dword(block),
+            |first, raw| {
+                let (d, m) = s.g_f16_pairs(raw);
+                s.g_store(scale.add(first), d);
+                s.g_store(min.add(first), s.g_neg(m));
+            },
+        );
+        pad(s, scale, n);
+        pad(s, min, n);
     }
 }
 

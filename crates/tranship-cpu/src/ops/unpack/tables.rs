@@ -4,7 +4,7 @@
 //! the kernels take.
 
 use super::small::half_scales;
-use super::{Blocks, Visit, dword, word};
+use super::{Blocks, Visit, dword, pad, word};
 use crate::arch::Simd;
 
 /// The sixteen values of the two IQ4 encodings, plus 127.
@@ -80,16 +80,16 @@ impl Blocks for Iq4Xs {
                 let block = blocks.add(b * Self::BYTES);
                 let d = s.f16(word(block));
                 let (high, low) = (u32::from(word(block.add(2))), dword(block.add(4)));
-                let mut out = [0.0; 8];
-                for (g, out) in out.iter_mut().enumerate() {
+                let mut codes = 0u64;
+                for g in 0..8 {
                     let code = (low >> (4 * g)) & 15 | ((high >> (2 * g)) & 3) << 4;
-                    *out = d * (code as i32 - 32) as f32;
+                    codes |= u64::from(code.wrapping_sub(32) as u8) << (8 * g);
                 }
-                scale.add(b * 8).cast::<[f32; 8]>().write_unaligned(out);
+                s.g_store(scale.add(b * 8), s.g_scaled(codes, d));
             }
         }
         // SAFETY: the scales are rounded up to 16.
-        unsafe { super::k_quants::pad(scale, n * 8) };
+        unsafe { pad(s, scale, n * 8) };
     }
 }
 
@@ -110,7 +110,7 @@ impl Blocks for Mxfp4 {
         unsafe { visit.group(s, first, s.b_lookup(&E2M1, s.b_nibbles(block.add(1)))) }
     }
     #[inline(always)]
-    unsafe fn scales<S: Simd>(_: S, blocks: *const u8, n: usize, scale: *mut f32, _: *mut f32) {
+    unsafe fn scales<S: Simd>(s: S, blocks: *const u8, n: usize, scale: *mut f32, _: *mut f32) {
         for b in 0..n {
             // SAFETY: byte 0 of block `b` of `n`, and its scale.
             unsafe {
@@ -120,6 +120,6 @@ impl Blocks for Mxfp4 {
             }
         }
         // SAFETY: the scales are rounded up to 16.
-        unsafe { super::k_quants::pad(scale, n) };
+        unsafe { pad(s, scale, n) };
     }
 }
