@@ -128,7 +128,7 @@ fn a_full_context() {
     let tokens = prompt();
     let mut here = open("llama_base", 48);
     let (mut full, _) = run(&mut here, &tokens);
-    let error = here.suspend(&full, None).err().expect("it is full").to_string();
+    let error = here.suspend(&full, None).expect_err("it is full").to_string();
     assert_eq!(error, "position 48 leaves no row for the next step in a context of 48");
     let error = here.extend(&mut full, &[1], Outputs::Last).expect_err("it is full").to_string();
     assert_eq!(error, "position 48 and 1 more rows are past the context of 48");
