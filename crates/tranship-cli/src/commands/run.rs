@@ -1,0 +1,144 @@
+//! `tranship run`: a prompt in, text out as it comes; on one backend, or prefilled on one and decoded on another.
+
+use crate::args::{Compute, ModelArg, Sampling};
+use crate::error::CliError;
+use crate::generate::{Stop, generate};
+use crate::{out, setup};
+use clap::Args;
+use std::io::Write;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tranship::backend::Outputs;
+use tranship::handoff::{Conversion, Expect, Handoff};
+use tranship::prelude::{ChatTemplate, Message, Model, Sequence, Session, Specials, Tokenizer};
+use tranship::text::{self, Date, RenderOptions};
+
+/// Flags of `run`.
+#[derive(Args)]
+pub struct Run {
+    #[command(flatten)]
+    model: ModelArg,
+    /// The text to go on from, or with --chat what the user says
+    #[arg(long, value_name = "TEXT")]
+    prompt: String,
+    /// Tokens to give at most; an end token stops earlier, and is not given
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_tokens: usize,
+    /// Put the prompt into the model's own chat template
+    #[arg(long)]
+    chat: bool,
+    /// What the chat template is told as the system's words
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+    /// Go on past end tokens
+    #[arg(long)]
+    ignore_end: bool,
+    /// Run the prompt on this backend, and hand off
+    #[arg(long, value_name = "B")]
+    prefill_on: Option<String>,
+    /// Decode on this backend, from a hand-off
+    #[arg(long, value_name = "B")]
+    decode_on: Option<String>,
+    #[command(flatten)]
+    sampling: Sampling,
+    #[command(flatten)]
+    compute: Compute,
+}
+
+/// Continues the prompt.
+pub fn run(command: &Run) -> Result<(), CliError> {
+    let model = setup::model(&command.model.model)?;
+    let tokenizer = text::tokenizer(&model).map_err(|e| setup::of(&model, e))?;
+    let mut sampler = command.sampling.sampler()?;
+    let prompt = prompt(command, &model, &tokenizer)?;
+    let ctx =
+        command.compute.ctx_for(&model, (prompt.len() as u64).saturating_add(command.max_tokens as u64));
+    setup::fits(prompt.len(), ctx)?;
+
+    let prefill_on = command.prefill_on.as_deref().unwrap_or(command.compute.backend_name());
+    let chip = command.compute.chip_named(prefill_on)?;
+    let mut session = chip.session(&model, ctx)?;
+    // Opened before anything is computed, so that what it refuses it refuses at once.
+    let mut other = match (&command.prefill_on, &command.decode_on) {
+        (None, None) => None,
+        (_, decode_on) => {
+            let name = decode_on.as_deref().unwrap_or(command.compute.backend_name());
+            Some(command.compute.chip_named(name)?.session(&model, ctx)?)
+        }
+    };
+    let mut sequence = session.sequence()?;
+    let start = Instant::now();
+    let logits = session.extend(&mut sequence, &prompt, Outputs::Last)?;
+    let first = sampler.sample(&logits, &[])?;
+    let prefilled = start.elapsed();
+    if let Some(other) = &mut other {
+        sequence = hand_over(&session, &sequence, first, other)?;
+    }
+    let decoding = other.as_mut().unwrap_or(&mut session);
+
+    let ends = if command.ignore_end { vec![] } else { text::end_ids(&model, Some(&tokenizer)) };
+    let stop = Stop { most: command.max_tokens, ends };
+    let mut decoder = if command.chat { tokenizer.decoder() } else { tokenizer.decoder_after(&prompt)? };
+    let mut stdout = out::stdout();
+    let mut given = 0usize;
+    let start = Instant::now();
+    let finish = generate(decoding, &mut sequence, first, &mut sampler, &stop, |token| {
+        given += 1;
+        stdout.write_all(decoder.push(token)?.as_bytes())?;
+        Ok(stdout.flush()?)
+    })?;
+    let decoded = start.elapsed();
+    writeln!(stdout, "{}", decoder.finish())?;
+    stdout.flush()?;
+    // The first token came with the prompt.
+    let steps = sequence.position() - prompt.len();
+    out::note(format_args!(
+        "prompt {} tokens, {:.1} tokens/s; text {given} tokens, {:.1} tokens/s; {}",
+        prompt.len(),
+        prompt.len() as f64 / prefilled.as_secs_f64().max(1e-9),
+        steps as f64 / decoded.as_secs_f64().max(1e-9),
+        finish.phrase()
+    ));
+    Ok(())
+}
+
+/// The prompt's tokens, as text or through the chat template.
+fn prompt(command: &Run, model: &Model, tokenizer: &Tokenizer) -> Result<Vec<u32>, CliError> {
+    if !command.chat {
+        return Ok(tokenizer.encode_text(&command.prompt, Specials::Add)?);
+    }
+    let missing = || CliError::NoChatTemplate { path: model.checkpoint().path().to_owned() };
+    let template = ChatTemplate::new(tokenizer.chat_template().ok_or_else(missing)?)?;
+    let system = command.system.iter().map(|text| Message::new("system", text.as_str()));
+    let messages: Vec<Message> = system.chain([Message::new("user", command.prompt.as_str())]).collect();
+    let spelled = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id));
+    let (bos, eos) = (spelled(tokenizer.bos()), spelled(tokenizer.eos()));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+    let options = RenderOptions {
+        bos: bos.as_deref(),
+        eos: eos.as_deref(),
+        date: now.and_then(|n| Date::from_unix(n.as_secs()).ok()),
+        ..Default::default()
+    };
+    Ok(tokenizer.encode_template(&template.render(&messages, &options)?, Specials::None)?)
+}
+
+/// The sequence in another session, which is given the bytes of a hand-off and nothing else. Tells standard error what
+/// was computed where.
+fn hand_over(from: &Session, sequence: &Sequence, next: u32, to: &Session) -> Result<Sequence, CliError> {
+    let start = Instant::now();
+    let bytes: Vec<u8> = from.suspend(sequence, Some(next))?.to_bytes()?;
+    let size = bytes.len();
+    let handoff = Handoff::from_bytes(bytes)?;
+    let resumed = to.resume(&handoff, &Expect { conversion: Conversion::Declared, ..Expect::default() })?;
+    let elapsed = start.elapsed();
+    let position = resumed.position();
+    out::note(format_args!(
+        "positions 0-{} on {}, from {position} on {}; {} handed over in {:.1} ms",
+        position.saturating_sub(1),
+        from.backend().name(),
+        to.backend().name(),
+        out::bytes(size as u64),
+        elapsed.as_secs_f64() * 1e3
+    ));
+    Ok(resumed)
+}

@@ -1,0 +1,113 @@
+//! From flags to things: the model, a backend with its policy, a context length, tokens, a session.
+
+use crate::args::{Compute, Covers, Input};
+use crate::error::CliError;
+use std::path::Path;
+use std::sync::Arc;
+use tranship::backends::{self, BackendOptions};
+use tranship::ctx::{ComputeCtx, Device};
+use tranship::prelude::{Backend, Model, Options, Session, Specials, Tokenizer};
+use tranship::session::SessionError;
+use tranship::{Error, text};
+
+/// The context that a model gets where none is asked for and the tokens need no more.
+const CTX: u64 = 2048;
+
+/// Opens a model. Errors name its path.
+pub fn model(path: &Path) -> Result<Arc<Model>, CliError> {
+    match Model::open(path) {
+        Ok(model) => Ok(Arc::new(model)),
+        // Those of the files say themselves which file it is.
+        Err(error @ SessionError::Weights(_)) => Err(error.into()),
+        Err(error) => Err(CliError::Of { path: path.to_owned(), source: error.into() }),
+    }
+}
+
+/// A backend and the policy that it computes under.
+pub struct Chip {
+    /// The backend.
+    pub backend: Arc<dyn Backend>,
+    /// The policy.
+    pub policy: ComputeCtx,
+    /// The policy's name.
+    pub policy_name: String,
+}
+
+impl Compute {
+    /// The backend that is asked for, or the default.
+    pub fn chip(&self) -> Result<Chip, CliError> {
+        self.chip_named(self.backend_name())
+    }
+
+    /// A backend by name, with the policy that is asked for, or the backend's own.
+    pub fn chip_named(&self, name: &str) -> Result<Chip, CliError> {
+        let backend = backends::open(name, &BackendOptions { threads: self.threads })?;
+        let policy_name = match &self.policy {
+            Some(policy) => policy.clone(),
+            None => backends::default_policy(name)?.to_owned(),
+        };
+        let policy = ComputeCtx::preset(&policy_name, Device::of(name))?;
+        Ok(Chip { backend, policy, policy_name })
+    }
+
+    /// The name of the backend that is asked for, or of the default.
+    pub fn backend_name(&self) -> &str {
+        self.backend.as_deref().unwrap_or(backends::default_name())
+    }
+
+    /// The context: the one that is asked for; else 2048 or, where more, `rows`, but never past the positions that
+    /// the model was made for.
+    pub fn ctx_for(&self, model: &Model, rows: u64) -> u64 {
+        self.ctx.unwrap_or_else(|| model.spec().max_positions.min(CTX.max(rows)))
+    }
+}
+
+impl Chip {
+    /// A session of a model on this backend.
+    pub fn session(&self, model: &Arc<Model>, ctx: u64) -> Result<Session, CliError> {
+        let options = Options::new(ctx);
+        Ok(Session::open(model.clone(), self.backend.clone(), self.policy.clone(), options)?)
+    }
+}
+
+/// The model's tokenizer, if it has one; `None` where there is none.
+pub fn tokenizer(model: &Model) -> Result<Option<Tokenizer>, CliError> {
+    match text::tokenizer(model) {
+        Ok(tokenizer) => Ok(Some(tokenizer)),
+        Err(Error::NoTokenizer { .. }) => Ok(None),
+        Err(error) => Err(of(model, error)),
+    }
+}
+
+/// An error about a model that does not name it.
+pub fn of(model: &Model, source: Error) -> CliError {
+    match source {
+        named @ (Error::NoTokenizer { .. } | Error::NotText { .. } | Error::Weights(_)) => named.into(),
+        source => CliError::Of { path: model.checkpoint().path().to_owned(), source },
+    }
+}
+
+impl Input {
+    /// The tokens.
+    pub fn tokens(&self, model: &Model) -> Result<Vec<u32>, CliError> {
+        tokens(model, self.prompt.as_deref(), self.tokens.as_deref()).map(Option::unwrap_or_default)
+    }
+}
+
+impl Covers {
+    /// The tokens, if any are given.
+    pub fn tokens(&self, model: &Model) -> Result<Option<Vec<u32>>, CliError> {
+        tokens(model, self.prompt.as_deref(), self.tokens.as_deref())
+    }
+}
+
+fn tokens(model: &Model, prompt: Option<&str>, tokens: Option<&[u32]>) -> Result<Option<Vec<u32>>, CliError> {
+    let Some(prompt) = prompt else { return Ok(tokens.map(<[u32]>::to_vec)) };
+    let tokenizer = text::tokenizer(model).map_err(|e| of(model, e))?;
+    Ok(Some(tokenizer.encode_text(prompt, Specials::Add)?))
+}
+
+/// Holds a prompt to a context.
+pub fn fits(tokens: usize, ctx: u64) -> Result<(), CliError> {
+    if tokens as u64 > ctx { Err(CliError::Prompt { tokens, ctx }) } else { Ok(()) }
+}
