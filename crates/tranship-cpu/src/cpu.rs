@@ -1,6 +1,7 @@
 //! The processor as a set of ops: an instruction set and a pool of threads.
 
 use crate::arch::Isa;
+use crate::ops::linear_f32::LinearF32;
 use crate::ops::linear_quant::LinearQuant;
 use crate::ops::quantize::{Quantize, QuantizedRows};
 use crate::ops::{Epilogue, Out, Weights};
@@ -82,6 +83,26 @@ impl Cpu {
     /// When sizes do not fit together, or the weights are not block-encoded.
     pub fn linear_quant(&self, x: &QuantizedRows, w: Weights<'_>, epilogue: Epilogue<'_>, y: &mut [f32]) {
         let op = LinearQuant::new(x, w, epilogue, Out::new(y));
+        self.pool.run(|share| op.part(self.isa, share));
+    }
+
+    /// `y = x · wᵀ` in F32, weights widened exactly: `x` `[rows, width]`, `y` `[rows, outs]`. A row's results have the same
+    /// bits whatever the other rows, and on any number of threads.
+    ///
+    /// # Panics
+    /// When sizes do not fit together.
+    pub fn linear(&self, x: &[f32], w: Weights<'_>, epilogue: Epilogue<'_>, y: &mut [f32]) {
+        let op = LinearF32::new(x, w, epilogue, Out::new(y));
+        self.pool.run(|share| op.part(self.isa, share));
+    }
+
+    /// As [`Cpu::linear`], where all of `x` are BF16 values: with BF16 weights the machine's BF16 dot product is used,
+    /// where there is one, which rounds otherwise than F32.
+    ///
+    /// # Panics
+    /// When sizes do not fit together.
+    pub fn linear_bf16(&self, x: &[f32], w: Weights<'_>, epilogue: Epilogue<'_>, y: &mut [f32]) {
+        let op = LinearF32::new(x, w, epilogue, Out::new(y)).of_bf16();
         self.pool.run(|share| op.part(self.isa, share));
     }
 }

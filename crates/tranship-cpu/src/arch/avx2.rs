@@ -297,6 +297,14 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    fn f_from_bits(self, v: __m256i) -> __m256 {
+        v!(_mm256_castsi256_ps(v))
+    }
+    #[inline(always)]
+    fn f_bits(self, v: __m256) -> __m256i {
+        v!(_mm256_castps_si256(v))
+    }
+    #[inline(always)]
     fn add(self, a: __m256, b: __m256) -> __m256 {
         v!(_mm256_add_ps(a, b))
     }

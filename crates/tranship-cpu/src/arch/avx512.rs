@@ -140,6 +140,14 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     }
 
     #[inline(always)]
+    fn f_from_bits(self, v: __m512i) -> __m512 {
+        v!(_mm512_castsi512_ps(v))
+    }
+    #[inline(always)]
+    fn f_bits(self, v: __m512) -> __m512i {
+        v!(_mm512_castps_si512(v))
+    }
+    #[inline(always)]
     fn add(self, a: __m512, b: __m512) -> __m512 {
         v!(_mm512_add_ps(a, b))
     }

@@ -260,6 +260,10 @@ pub(crate) trait Simd: Copy {
     /// The float that a half-precision number is.
     fn f16(self, h: u16) -> f32;
 
+    /// The same bits as floats.
+    fn f_from_bits(self, v: Self::I) -> Self::F;
+    /// The same bits as words.
+    fn f_bits(self, v: Self::F) -> Self::I;
     /// `a + b`.
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a - b`.

@@ -108,6 +108,14 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn f_from_bits(self, v: int32x4_t) -> float32x4_t {
+        v!(vreinterpretq_f32_s32(v))
+    }
+    #[inline(always)]
+    fn f_bits(self, v: float32x4_t) -> int32x4_t {
+        v!(vreinterpretq_s32_f32(v))
+    }
+    #[inline(always)]
     fn add(self, a: float32x4_t, b: float32x4_t) -> float32x4_t {
         v!(vaddq_f32(a, b))
     }

@@ -110,6 +110,14 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn f_from_bits(self, v: I) -> F {
+        v.map(|v| f32::from_bits(v as u32))
+    }
+    #[inline(always)]
+    fn f_bits(self, v: F) -> I {
+        v.map(|v| v.to_bits() as i32)
+    }
+    #[inline(always)]
     fn add(self, a: F, b: F) -> F {
         map2(a, b, |a, b| a + b)
     }

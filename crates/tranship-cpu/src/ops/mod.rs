@@ -120,6 +120,11 @@ impl<'a> Weights<'a> {
         &self.bytes[row * self.row_bytes()..(row + 1) * self.row_bytes()]
     }
 
+    /// Where the first row starts; as a pointer, for kernels.
+    pub(crate) fn first_ptr(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+
     /// Where row `row` starts; as a pointer, for kernels.
     pub(crate) fn row_ptr(&self, row: usize) -> *const u8 {
         self.bytes[row * self.row_bytes()..].as_ptr()

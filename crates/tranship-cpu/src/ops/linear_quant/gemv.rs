@@ -61,7 +61,7 @@ impl<E: Blocks, const R: usize> Kernel for Gemv<'_, E, R> {
     fn run<S: Simd>(mut self, s: S) {
         let (op, groups, rows) = (self.op, self.scale.len(), self.op.x.rows());
         let (blocks, row_bytes) = (op.w.width() / E::LEN, op.w.row_bytes());
-        let first = op.w.row_ptr(0);
+        let first = op.w.first_ptr();
         let mut codes = [std::ptr::null(); R];
         for (r, codes) in codes.iter_mut().enumerate() {
             *codes = op.x.codes_ptr(r.min(rows - 1));

@@ -1,0 +1,132 @@
+//! A few rows by weights in place: several dot products at a time, each along its weight row.
+
+use super::LinearF32;
+use super::widen::{Bf16, F16, F32, Format, widen_row};
+use crate::arch::{Isa, Kernel, MAX_LANES, Simd};
+use crate::pool::Share;
+use crate::scratch::{piece, with_scratch};
+use std::marker::PhantomData;
+use std::ops::Range;
+use tranship_dtype::DType;
+
+/// Weight rows that are in flight together.
+const OUTS: usize = 4;
+/// How far ahead weights are asked for.
+const PREFETCH_BYTES: usize = 1024;
+
+/// This thread's share of the outputs.
+pub(super) fn part(op: &LinearF32<'_>, isa: Isa, share: Share<'_>) {
+    // Units of 16, so that no two threads write one cache line.
+    let outs = share.range(op.w.outs(), MAX_LANES);
+    let stride = op.w.row_bytes();
+    match op.w.dtype() {
+        DType::F32 => {
+            rows::<F32>(op, isa, outs.clone(), op.w.first_ptr().wrapping_add(outs.start * stride), stride)
+        }
+        DType::F16 => {
+            rows::<F16>(op, isa, outs.clone(), op.w.first_ptr().wrapping_add(outs.start * stride), stride)
+        }
+        DType::BF16 => {
+            rows::<Bf16>(op, isa, outs.clone(), op.w.first_ptr().wrapping_add(outs.start * stride), stride)
+        }
+        _ => {
+            let width = piece(op.w.width());
+            with_scratch(OUTS * width, |panel| {
+                for out in outs.clone().step_by(OUTS) {
+                    let held = OUTS.min(outs.end - out);
+                    for (i, row) in panel.chunks_exact_mut(width).enumerate().take(held) {
+                        widen_row(isa, &op.w, out + i, row);
+                    }
+                    rows::<F32>(op, isa, out..out + held, panel.as_ptr().cast(), width * 4);
+                }
+            });
+        }
+    }
+}
+
+/// All rows by the outputs `outs`, whose weights begin at `w`, `stride` bytes apart.
+fn rows<T: Format>(op: &LinearF32<'_>, isa: Isa, outs: Range<usize>, w: *const u8, stride: usize) {
+    match op.rows() {
+        0 => {}
+        1 => isa.dispatch(Dots::<T, 1> { op, outs, w, stride, format: PhantomData }),
+        2 => isa.dispatch(Dots::<T, 2> { op, outs, w, stride, format: PhantomData }),
+        3 => isa.dispatch(Dots::<T, 3> { op, outs, w, stride, format: PhantomData }),
+        rows => unreachable!("{rows} rows are not few"),
+    }
+}
+
+/// `R` rows by the outputs `outs`.
+struct Dots<'a, T, const R: usize> {
+    op: &'a LinearF32<'a>,
+    outs: Range<usize>,
+    w: *const u8,
+    stride: usize,
+    format: PhantomData<T>,
+}
+
+impl<T: Format, const R: usize> Kernel for Dots<'_, T, R> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let op = self.op;
+        for out in self.outs.clone().step_by(OUTS) {
+            let held = OUTS.min(self.outs.end - out);
+            let mut w = [std::ptr::null(); OUTS];
+            for (i, w) in w.iter_mut().enumerate() {
+                // Outputs that are not there repeat the last.
+                *w = self.w.wrapping_add((out - self.outs.start + i.min(held - 1)) * self.stride);
+            }
+            // SAFETY: each of `w` is a weight row of the width.
+            let sums = unsafe { self.sums(s, w) };
+            for (r, sums) in sums.into_iter().enumerate() {
+                let at = r * op.w.outs() + out;
+                // SAFETY: this thread alone has these outputs, of every row.
+                let y = unsafe { op.y.range(at..at + held) };
+                for (i, y) in y.iter_mut().enumerate() {
+                    *y = op.epilogue.finish(sums[i], out + i, *y);
+                }
+            }
+        }
+    }
+}
+
+impl<T: Format, const R: usize> Dots<'_, T, R> {
+    /// The dot products of every row with each of four weight rows.
+    #[inline(always)]
+    unsafe fn sums<S: Simd>(&self, s: S, w: [*const u8; OUTS]) -> [[f32; OUTS]; R] {
+        let width = self.op.w.width();
+        let x = self.op.x.as_ptr();
+        let mut acc = [[s.splat(0.0); OUTS]; R];
+        let mut at = 0;
+        // SAFETY: values `at ..` of rows that have `width`.
+        unsafe {
+            while at + S::LANES <= width {
+                let mut wide = [s.splat(0.0); OUTS];
+                for (i, wide) in wide.iter_mut().enumerate() {
+                    let p = w[i].add(at * T::BYTES);
+                    s.prefetch(p.wrapping_add(PREFETCH_BYTES));
+                    *wide = T::load(s, p);
+                }
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    let x = s.load(x.add(r * width + at));
+                    for i in 0..OUTS {
+                        acc[i] = s.fma(x, wide[i], acc[i]);
+                    }
+                }
+                at += S::LANES;
+            }
+            if at < width {
+                let n = width - at;
+                for i in 0..OUTS {
+                    let wide = T::load_part(s, w[i].add(at * T::BYTES), n);
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        let x = s.load_part(x.add(r * width + at), n);
+                        acc[i] = s.fma(x, wide, acc[i]);
+                    }
+                }
+            }
+        }
+        acc.map(|acc| s.reduce_add4(acc))
+    }
+}
