@@ -5,6 +5,7 @@ use std::path::Path;
 use tranship_backend::BackendError;
 use tranship_ctx::CtxError;
 use tranship_handoff::HandoffError;
+use tranship_model::ModelError;
 use tranship_program::ProgramError;
 use tranship_session::SessionError;
 
@@ -56,6 +57,9 @@ pub enum XtaskError {
     /// Something that a task needs was not given.
     #[error("{0}")]
     Needs(String),
+    /// The façade refuses: an unknown backend, or a device.
+    #[error(transparent)]
+    Facade(#[from] tranship::Error),
     /// A model cannot be run.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -65,6 +69,9 @@ pub enum XtaskError {
     /// A program cannot be typed.
     #[error(transparent)]
     Ctx(#[from] CtxError),
+    /// A program cannot be written.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// A program does not verify.
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -85,7 +92,11 @@ impl XtaskError {
     }
 
     /// A name that is none of those there are.
-    pub fn unknown<'n>(what: &'static str, name: &str, known: impl IntoIterator<Item = &'n str>) -> XtaskError {
+    pub fn unknown<'n>(
+        what: &'static str,
+        name: &str,
+        known: impl IntoIterator<Item = &'n str>,
+    ) -> XtaskError {
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
         XtaskError::Unknown { what, name: name.to_owned(), known }
     }

@@ -37,7 +37,12 @@ fn tidy_workspace() -> Workspace {
         let uses: Vec<String> = layer.uses.iter().map(|u| (*u).to_owned()).collect();
         let marked: Vec<String> =
             uses.iter().map(|u| format!("`{}`", u.trim_start_matches("tranship-"))).collect();
-        document.push_str(&format!("| {} | `{}` | a crate | {} |\n", layer.layer, layer.name, marked.join(", ")));
+        document.push_str(&format!(
+            "| {} | `{}` | a crate | {} |\n",
+            layer.layer,
+            layer.name,
+            marked.join(", ")
+        ));
         workspace.files.push(File {
             path: path.clone(),
             text: "//! A crate.\n//! ```\n//! assert!(true);\n//! ```\n#![forbid(unsafe_code)]\n".into(),
@@ -98,7 +103,10 @@ fn refused() -> Vec<(&'static str, Sample)> {
         ("features", Sample::Package("tranship-session", |p| p.features.push("cuda".into()))),
         (
             "safe",
-            Sample::File("crates/tranship-ctx/src/lib.rs", "//! ```\n//! ```\n// #![forbid(unsafe_code)]".into()),
+            Sample::File(
+                "crates/tranship-ctx/src/lib.rs",
+                "//! ```\n//! ```\n// #![forbid(unsafe_code)]".into(),
+            ),
         ),
         (
             "example",
@@ -141,17 +149,30 @@ fn every_rule_refuses_its_samples() {
 #[test]
 fn what_only_looks_broken_is_accepted() {
     let accepted = [
-        rust("#[test]\nfn f() {\n    // unsafe { g() } and todo!() are words here\n    let s = \"unsafe { dbg!() }\";\n}"),
+        rust(
+            "#[test]\nfn f() {\n    // unsafe { g() } and todo!() are words here\n    let s = \"unsafe { dbg!() }\";\n}",
+        ),
         rust("fn f() {\n    // SAFETY: g has no conditions.\n    unsafe { g() }\n}"),
-        rust(&format!("// SAFETY: a long reason.\n{}unsafe impl Send for X {{}}", "// More of it.\n".repeat(9))),
+        rust(&format!(
+            "// SAFETY: a long reason.\n{}unsafe impl Send for X {{}}",
+            "// More of it.\n".repeat(9)
+        )),
         rust("unsafe fn g() {}\ntype F = unsafe fn();"),
-        rust("fn f(op: &Op) -> bool {\n    match op {\n        Op::Cast(to) => true,\n        Op::Add | Op::Cast(_) => false,\n    }\n}"),
+        rust(
+            "fn f(op: &Op) -> bool {\n    match op {\n        Op::Cast(to) => true,\n        Op::Add | Op::Cast(_) => false,\n    }\n}",
+        ),
         rust("fn f() {\n    if let Action::Apply { op: Op::Cast(to), args, .. } = action {}\n}"),
         rust("fn f() {\n    match (a, b) {\n        (Some(Op::Cast(to)), _) if to == x => {}\n    }\n}"),
         rust("fn f() -> bool {\n    matches!(op, Op::Cast(..))\n}"),
         rust(&format!("trait T {{\n    fn f(&self);\n}}\n{}", "const A: fn() = g;\n".repeat(120))),
-        Sample::File("crates/tranship-ctx/src/pass.rs", "//! The pass.\nfn f() -> Op {\n    Op::Cast(to)\n}".into()),
-        Sample::File("Cargo.lock", concat!("registry+https://github.com/rust-lang/crates", ".io-index").into()),
+        Sample::File(
+            "crates/tranship-ctx/src/pass.rs",
+            "//! The pass.\nfn f() -> Op {\n    Op::Cast(to)\n}".into(),
+        ),
+        Sample::File(
+            "Cargo.lock",
+            concat!("registry+https://github.com/rust-lang/crates", ".io-index").into(),
+        ),
         Sample::File("a.sh", concat!("cp $OUT/tm", "p/a src/tm", "p/b ./ro", "ot/c").into()),
         Sample::Package("tranship-tensor", |p| p.uses.push("half".into())),
         Sample::Package("tranship", |p| p.features.push("cuda".into())),

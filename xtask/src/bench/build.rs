@@ -51,7 +51,9 @@ pub fn run(folder: &Path, python: &Path) -> Result<(), XtaskError> {
     tool::shown(Command::new("cmake").arg("--build").arg(&build).args(target))?;
     let program: PathBuf = build.join("bin").join(format!("llama-bench{}", std::env::consts::EXE_SUFFIX));
     println!("{PACKAGE}, its vendor/llama.cpp, cmake {}", OPTIONS.join(" "));
-    println!("{mended} calls of {LOAD} have a compiler barrier before them: GCC 12 drops the stores to what they read");
+    println!(
+        "{mended} calls of {LOAD} have a compiler barrier before them: GCC 12 drops the stores to what they read"
+    );
     println!("{}", program.display());
     Ok(())
 }
@@ -92,7 +94,10 @@ mod tests {
         let text = "tc.rows[7] = 16;\n\n    _tile_loadconfig(&tc);\n    done = true;\n";
         let (once, count) = mended(text);
         assert_eq!(count, 1);
-        assert!(once.contains("    asm volatile(\"\" ::: \"memory\");\n    _tile_loadconfig(&tc);"), "{once}");
+        assert!(
+            once.contains("    asm volatile(\"\" ::: \"memory\");\n    _tile_loadconfig(&tc);"),
+            "{once}"
+        );
         assert_eq!(mended(&once), (once.clone(), 1));
     }
 }

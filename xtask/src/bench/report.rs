@@ -127,7 +127,8 @@ impl Table {
                 median(values()).map_or("-".into(), |m| format!("{m:.1} ({low:.1} to {high:.1})"))
             };
             let ratio = self.ratio(*read).map_or("-".into(), |r| format!("{r:.2}"));
-            let _ = writeln!(text, "| {title} {size} | {} | {} | {ratio} |", cell(&self.ours), cell(&self.peer));
+            let _ =
+                writeln!(text, "| {title} {size} | {} | {} | {ratio} |", cell(&self.ours), cell(&self.peer));
         }
         if let Some(bytes) = median(self.ours.iter().filter_map(|s| s.peak_rss_bytes)) {
             let _ = writeln!(text, "| peak memory | {:.0} MB | | |", bytes / 1e6);
@@ -267,7 +268,9 @@ mod tests {
         assert_eq!(json["tranship"]["prefill_tps"], 200.0);
         assert_eq!(json["llama_cpp"]["decode_tps"], 5.0);
         assert_eq!(json["ratio"]["prefill_tps"], 4.0);
-        assert!(table.text().contains("| prefill 512 | 200.0 (100.0 to 300.0) | 50.0 (40.0 to 60.0) | 4.00 |"));
+        assert!(
+            table.text().contains("| prefill 512 | 200.0 (100.0 to 300.0) | 50.0 (40.0 to 60.0) | 4.00 |")
+        );
         assert_eq!(median([4.0, 1.0, 3.0, 2.0].into_iter()), Some(2.5));
     }
 
@@ -283,7 +286,10 @@ mod tests {
 
     #[test]
     fn dates_and_machines_are_named() {
-        assert_eq!([0, 59, 11_016, 20_787].map(date), ["1970-01-01", "1970-03-01", "2000-02-29", "2026-11-30"]);
+        assert_eq!(
+            [0, 59, 11_016, 20_787].map(date),
+            ["1970-01-01", "1970-03-01", "2000-02-29", "2026-11-30"]
+        );
         let cpuinfo = "model name\t: Chip 9\nflags\t\t: fpu avx2 amx_int8\nmodel name\t: Chip 9\n";
         assert_eq!(machine(cpuinfo), "2 × Chip 9 (avx2, amx_int8)");
     }

@@ -5,8 +5,9 @@
 
 use super::Subject;
 use super::bounds::Bound;
-use super::measure::{Figures, identical};
+use super::measure::{Figures, deviation, identical};
 use crate::XtaskError;
+use crate::backends::REFERENCE;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tranship_backend::{Backend, Outputs, Reference};
@@ -91,7 +92,11 @@ const WIDER: usize = 19;
 /// # Errors
 /// When the model cannot be run.
 pub fn truth(model: &Arc<Model>, tokens: &[u32]) -> Result<Vec<f32>, XtaskError> {
-    let end = End { backend: Arc::new(Reference::new()), policy: "parity".into() };
+    by_reference(model, tokens, "parity")
+}
+
+fn by_reference(model: &Arc<Model>, tokens: &[u32], policy: &str) -> Result<Vec<f32>, XtaskError> {
+    let end = End { backend: Arc::new(Reference::new()), policy: policy.to_owned() };
     whole(&mut end.session(model, tokens.len(), tokens.len())?, tokens)
 }
 
@@ -152,7 +157,15 @@ fn middle(subject: &Subject) -> usize {
 pub fn all(subject: &Subject, ends: &[End]) -> Result<Vec<Case>, XtaskError> {
     let model = Arc::new(Model::open(&subject.path)?);
     let truth = truth(&model, &subject.tokens)?;
-    let run = Run { subject, truth: &truth, width: truth.len() / subject.tokens.len().max(1) };
+    let width = truth.len() / subject.tokens.len().max(1);
+    let mut costs = BTreeMap::new();
+    for policy in ends.iter().map(|e| e.policy.as_str()) {
+        if !costs.contains_key(policy) {
+            let ours = by_reference(&model, &subject.tokens, policy)?;
+            costs.insert(policy.to_owned(), Figures::of(&truth, &ours, width));
+        }
+    }
+    let run = Run { subject, truth: &truth, deviation: deviation(&truth), width, costs };
     let firsts: Vec<Result<First, XtaskError>> = ends.iter().map(|end| first(end, &model, subject)).collect();
     let mut cases = Vec::new();
     for (end, first) in ends.iter().zip(&firsts) {
@@ -184,7 +197,10 @@ pub fn all(subject: &Subject, ends: &[End]) -> Result<Vec<Case>, XtaskError> {
 struct Run<'a> {
     subject: &'a Subject,
     truth: &'a [f32],
+    deviation: f64,
     width: usize,
+    /// What each policy costs on the reference.
+    costs: BTreeMap<String, Figures>,
 }
 
 impl Run<'_> {
@@ -196,18 +212,23 @@ impl Run<'_> {
             to: (to.backend.name().to_owned(), to.policy.clone()),
             figures: Ok(figures),
             identical,
-            bound: match what {
-                What::Handoff(_) => Bound::of_pair(&from.policy, &to.policy),
-                _ => Bound::of(&from.policy),
-            },
+            bound: self.bound(what, from, to),
+        }
+    }
+
+    fn bound(&self, what: What, from: &End, to: &End) -> Bound {
+        let own = Bound::of(&from.policy, self.deviation);
+        match (what, self.costs.get(&from.policy)) {
+            (What::Handoff(_), _) => Bound::of_pair(&from.policy, &to.policy, self.deviation),
+            (What::Whole | What::Split(_), Some(cost)) if from.backend.name() != REFERENCE => {
+                own.beside(cost)
+            }
+            _ => own,
         }
     }
 
     fn failed(&self, what: What, from: &End, to: &End, error: &XtaskError) -> Case {
-        Case {
-            figures: Err(error.to_string()),
-            ..self.case(what, (from, to), Figures::default(), None)
-        }
+        Case { figures: Err(error.to_string()), ..self.case(what, (from, to), Figures::default(), None) }
     }
 
     fn whole(&self, end: &End, first: &Result<First, XtaskError>, cases: &mut Vec<Case>) {

@@ -16,6 +16,7 @@ pub use models::Subject;
 pub use report::Detail;
 
 use crate::{XtaskError, backends};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use tranship_ctx::PRESETS;
 
@@ -45,7 +46,7 @@ pub struct ParityArgs {
     rows: usize,
     /// Threads of backends that have threads
     #[arg(short = 't', long, value_name = "N")]
-    threads: Option<usize>,
+    threads: Option<NonZeroUsize>,
     /// Prints a line for each case
     #[arg(long)]
     verbose: bool,
@@ -97,7 +98,7 @@ fn ends(args: &ParityArgs) -> Result<Vec<End>, XtaskError> {
     if names.is_empty() {
         names = backends::names().into_iter().map(str::to_owned).collect();
         if args.real.is_some() && names.len() > 1 {
-            names.retain(|n| n != "reference");
+            names.retain(|n| n != backends::REFERENCE);
         }
     }
     let policies: Vec<&str> = match args.policy.as_slice() {

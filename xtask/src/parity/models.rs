@@ -35,9 +35,7 @@ impl Golden {
         let width = self.columns.as_ref().map_or(vocab, Vec::len);
         let ours: Vec<f32> = match &self.columns {
             None => logits.to_vec(),
-            Some(columns) => {
-                logits.chunks(vocab).flat_map(|row| columns.iter().map(|&c| row[c])).collect()
-            }
+            Some(columns) => logits.chunks(vocab).flat_map(|row| columns.iter().map(|&c| row[c])).collect(),
         };
         let wanted = self.logits[..ours.len().min(self.logits.len())].to_vec();
         (wanted, ours, width)

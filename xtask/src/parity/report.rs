@@ -45,8 +45,18 @@ fn worst<'c>(cases: impl Iterator<Item = &'c Case>) -> Option<&'c Case> {
 pub fn header(detail: Detail) -> String {
     match detail {
         Detail::Summary => format!(
-            "{:22} {:9} {:9} {:>7} {:>8} {:>8} {:>8} {:>6}   {:19} {:>8}  {}\n",
-            "model", "policy", "backend", "worst", "max", "rms", "kl", "argmax", "worst hand-off to", "max", ""
+            "{:22} {:9} {:9} {:>6} {:>8} {:>8} {:>8} {:>6}  {:19} {:>8}  {}\n",
+            "model",
+            "policy",
+            "backend",
+            "worst",
+            "max",
+            "rms",
+            "kl",
+            "argmax",
+            "worst hand-off to",
+            "max",
+            ""
         ),
         Detail::Every => format!(
             "{:22} {:19} {:19} {:>7} {:>8} {:>8} {:>8} {:>6}  {:5} {}\n",
@@ -98,7 +108,7 @@ fn summary(own: &Case, out: Option<&Case>, pass: bool) -> String {
     });
     let verdict = if pass { "ok" } else { FAIL };
     format!(
-        "{:22} {policy:9} {backend:9} {:>7} {}   {handoff:28}  {verdict}",
+        "{:22} {policy:9} {backend:9} {:>6} {}  {handoff:28}  {verdict}",
         own.model,
         own.what.label(),
         row(&own.figures)
@@ -141,7 +151,7 @@ fn reason(case: &Case) -> String {
         [("max", figures.max, bound.max), ("rms", figures.rms, bound.rms), ("kl", figures.kl, bound.kl)]
     {
         if found > most {
-            parts.push(format!("{name} {found:.2e}, at most {most:.0e}"));
+            parts.push(format!("{name} {found:.2e}, at most {most:.1e}"));
         }
     }
     if bound.exact && case.identical == Some(false) {

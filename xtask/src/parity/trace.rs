@@ -79,7 +79,7 @@ pub fn trace(subject: &Subject, end: &End, what: What) -> Result<Trace, XtaskErr
         What::Split(at) | What::Handoff(at) => at,
         What::Golden | What::Whole => rows,
     };
-    let bound = Bound::of(&end.policy);
+    let bound = Bound::of(&end.policy, 1.0);
     let reference = End { backend: Arc::new(Reference::new()), policy: "parity".into() };
     let run = Run { subject, model: &model, reference, end, at };
     let trace = run.all(Oracle::Reference(bound.max))?;
@@ -116,7 +116,8 @@ impl Run<'_> {
             let found = self.compare(oracle, &ours, &plain, fed.as_deref())?;
             trace.cuts.push((name(cut), found.0));
             if found.0 > bound && trace.place.is_none() {
-                trace.place = Some(self.within(oracle, cut, (&graph, &ours, &plain), fed.as_deref(), found)?);
+                trace.place =
+                    Some(self.within(oracle, cut, (&graph, &ours, &plain), fed.as_deref(), found)?);
             }
             fed = Some(next);
         }

@@ -49,16 +49,15 @@ pub const LAYERS: &[Layer] = &[
     row(
         6,
         FACADE,
-        &[
-            DTYPE, RESIDENCY, TENSOR, WEIGHTS, PROGRAM, CTX, MODEL, HANDOFF, BACKEND, CPU, SESSION, TEXT,
-        ],
+        &[DTYPE, RESIDENCY, TENSOR, WEIGHTS, PROGRAM, CTX, MODEL, HANDOFF, BACKEND, CPU, SESSION, TEXT],
     ),
     row(7, CLI, &[FACADE]),
     row(
         7,
         "xtask",
         &[
-            DTYPE, RESIDENCY, TENSOR, WEIGHTS, PROGRAM, CTX, MODEL, HANDOFF, BACKEND, CPU, SESSION, TEXT, FACADE,
+            DTYPE, RESIDENCY, TENSOR, WEIGHTS, PROGRAM, CTX, MODEL, HANDOFF, BACKEND, CPU, SESSION, TEXT,
+            FACADE,
         ],
     ),
 ];
@@ -128,12 +127,8 @@ pub fn upward(table: &[Layer]) -> Vec<Fault> {
 /// The table of the document, row for row.
 pub fn document(workspace: &Workspace) -> Vec<Fault> {
     let Some(file) = workspace.file(DOCUMENT) else { return vec![fault(DOCUMENT, "is not there")] };
-    let found: Vec<(usize, String)> = file
-        .text
-        .lines()
-        .enumerate()
-        .filter_map(|(i, line)| Some((i + 1, normal_row(line)?)))
-        .collect();
+    let found: Vec<(usize, String)> =
+        file.text.lines().enumerate().filter_map(|(i, line)| Some((i + 1, normal_row(line)?))).collect();
     let mut faults = Vec::new();
     let wanted: Vec<String> = LAYERS.iter().map(|l| row_text(l.layer, l.name, l.uses)).collect();
     for (line, row) in found.iter().filter(|(_, row)| !wanted.contains(row)) {
@@ -154,7 +149,8 @@ fn row_text(layer: u32, name: &str, uses: &[&str]) -> String {
 /// A row of a Markdown table that starts with a layer's number: `| 1 | `crate` | what it is | what it may use |`.
 /// Names in the last column are in code marks, with or without their `tranship-`.
 fn normal_row(line: &str) -> Option<String> {
-    let cells: Vec<&str> = line.trim().strip_prefix('|')?.strip_suffix('|')?.split('|').map(str::trim).collect();
+    let cells: Vec<&str> =
+        line.trim().strip_prefix('|')?.strip_suffix('|')?.split('|').map(str::trim).collect();
     let [layer, name, _, uses] = cells[..] else { return None };
     let layer = layer.parse().ok()?;
     let uses: Vec<String> = uses.split('`').skip(1).step_by(2).map(whole_name).collect();
@@ -173,7 +169,8 @@ pub fn cycles(workspace: &Workspace) -> Vec<Fault> {
     for package in &workspace.packages {
         for used in &package.test_uses {
             if reached(workspace, used).contains(package.name.as_str()) {
-                faults.push(fault(&package.name, format!("its tests use {used}, which uses {}", package.name)));
+                faults
+                    .push(fault(&package.name, format!("its tests use {used}, which uses {}", package.name)));
             }
         }
     }

@@ -62,7 +62,9 @@ fn has_example(text: &str) -> bool {
     let lines = text.lines().filter_map(|l| l.trim_start().strip_prefix("//!")).map(str::trim);
     let mut open = false;
     for fence in lines.filter_map(|l| l.strip_prefix("```")) {
-        let runs = |word: &str| matches!(word, "" | "rust" | "no_run" | "should_panic") || word.starts_with("edition");
+        let runs = |word: &str| {
+            matches!(word, "" | "rust" | "no_run" | "should_panic") || word.starts_with("edition")
+        };
         if !open && fence.split(',').all(|word| runs(word.trim())) {
             return true;
         }

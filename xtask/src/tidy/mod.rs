@@ -44,8 +44,16 @@ pub struct Rule {
 
 /// The rules, in the order in which they are reported.
 pub const RULES: &[Rule] = &[
-    Rule { name: "layers", says: "a crate uses only what its row of the layer table names", check: layers::edges },
-    Rule { name: "rows", says: "every crate has a row of the layer table, and rows use rows above", check: layers::rows },
+    Rule {
+        name: "layers",
+        says: "a crate uses only what its row of the layer table names",
+        check: layers::edges,
+    },
+    Rule {
+        name: "rows",
+        says: "every crate has a row of the layer table, and rows use rows above",
+        check: layers::rows,
+    },
     Rule {
         name: "document",
         says: "the table in docs/ARCHITECTURE.md is the table of the code",
@@ -54,13 +62,25 @@ pub const RULES: &[Rule] = &[
     Rule { name: "cycles", says: "no test dependency closes a circle", check: layers::cycles },
     Rule { name: "manifest", says: "a crate could be published as it is", check: manifests::complete },
     Rule { name: "features", says: "only the façade has Cargo features", check: manifests::features },
-    Rule { name: "safe", says: "unsafe code is forbidden but where it is needed", check: manifests::forbids_unsafe },
-    Rule { name: "example", says: "a library's page has an example that compiles", check: manifests::examples },
+    Rule {
+        name: "safe",
+        says: "unsafe code is forbidden but where it is needed",
+        check: manifests::forbids_unsafe,
+    },
+    Rule {
+        name: "example",
+        says: "a library's page has an example that compiles",
+        check: manifests::examples,
+    },
     Rule { name: "header", says: "a Rust file opens with `//!`", check: sources::headers },
     Rule { name: "file length", says: "a Rust file has at most 800 lines", check: sources::lengths },
     Rule { name: "function length", says: "a function has at most 100 lines", check: sources::functions },
     Rule { name: "safety", says: "unsafe code says why it is sound", check: sources::safety },
-    Rule { name: "finished", says: "nothing is left for later, nothing is skipped", check: sources::finished },
+    Rule {
+        name: "finished",
+        says: "nothing is left for later, nothing is skipped",
+        check: sources::finished,
+    },
     Rule { name: "casts", says: "only tranship-ctx makes casts", check: sources::casts },
     Rule { name: "machine paths", says: "no path of one machine", check: places::machine_paths },
     Rule { name: "hosts", says: "no registry's host outside the lock file", check: places::hosts },

@@ -149,7 +149,7 @@ mod tests {
             ("a // b", "a     "),
             ("a /* b /* c */ d */ e", "a                   e"),
             ("x = \"}\\\"{\";", "x =       ;"),
-            ("r#\"a \" b\"# + c", "            + c"),
+            ("r#\"a \" b\"# + c", "           + c"),
             ("b'{' b\"{\" 'x' '\\'' 'a", "                     'a"),
             ("fn f<'a>(x: &'a str)", "fn f<'a>(x: &'a str)"),
             ("for r in rows {}", "for r in rows {}"),

@@ -107,7 +107,9 @@ pub fn finished(workspace: &Workspace) -> Vec<Fault> {
     for file in rust(workspace) {
         let code = code(&file.text);
         for word in MACROS {
-            faults.extend(words(&code, word).into_iter().map(|w| at(file, line_of(&code, w), format!("has `{word}`"))));
+            faults.extend(
+                words(&code, word).into_iter().map(|w| at(file, line_of(&code, w), format!("has `{word}`"))),
+            );
         }
         for start in words(&code, "ignore") {
             let before: String = code[start.saturating_sub(2)..start].iter().collect();
