@@ -97,7 +97,7 @@ impl Chain {
     }
 
     /// Holds that the programs fit: each but the first takes one tensor of rows, as wide as what the one before
-    /// returns, and each returns the step's rows.
+    /// returns, each returns the step's rows, and none reads a tensor that nothing gives a value to.
     ///
     /// # Errors
     /// [`BackendError::Chain`], naming the program.
@@ -131,6 +131,12 @@ impl Chain {
                         "{named} takes other than one tensor of rows, or tokens at the start"
                     ));
                 }
+            }
+            let frozen = graph.declared().find(|(id, _)| graph.roles().of(*id) == Some(Role::Frozen));
+            if let Some((_, value)) = frozen {
+                let what =
+                    format!("{named} reads `{}`, which nothing writes or gives: it is no weight", value.name);
+                return fault(what);
             }
             let result = graph.value(graph.result);
             if result.shape.rows() != Dim::N || result.kind != Kind::Float {

@@ -21,6 +21,7 @@ program decode layer=0 ctx=6
 ";
 const WIDE: &str = "program p\n  x : [n, 5]\n  return silu(x)\n";
 const TWO: &str = "program p\n  x : [n, 4]\n  y : [n, 4]\n  return x + y\n";
+const FROZEN: &str = "program p\n  x : [n, 4]\n  f : [3, 4]\n  return linear(x, f)\n";
 const LINEAR: &str = "program p\n  x : [n, 4]\n  w : [3, 4] @ \"w\"\n  return linear(x, w)\n";
 
 fn weights() -> Weights {
@@ -36,6 +37,7 @@ fn programs_that_do_not_fit_are_named() {
         (&[EMBED, WIDE], "program 1 (`p`) takes rows of 5, and gets rows of 4"),
         (&[CACHE, LINEAR, CACHE], "program 2 (`decode`) takes rows of 4, and gets rows of 3"),
         (&[TWO], "program 0 (`p`) takes other than one tensor of rows, or tokens at the start"),
+        (&[FROZEN], "program 0 (`p`) reads `f`, which nothing writes or gives: it is no weight"),
         (&[EMBED, EMBED], "program 1 (`embed`) takes other than one tensor of rows, or tokens at the start"),
         (&[CACHE, TWO], "program 1 (`p`) takes other than one tensor of rows, or tokens at the start"),
     ] {

@@ -1,4 +1,4 @@
-//! What a step keeps and what it does not: memories, scratch, frozen tensors, and the edge of a state.
+//! What a step keeps and what it does not: memories, scratch, and the edge of a state.
 
 mod common;
 
@@ -61,17 +61,16 @@ fn a_memory_is_kept_in_its_type() {
 }
 
 #[test]
-fn scratch_does_not_outlive_a_step_and_frozen_tensors_are_zero() {
+fn scratch_does_not_outlive_a_step() {
     let text = "
 program p ctx=4
   x   : [n, 2]
   pos : index
   t   : [4, 2]
   r   : [n, 2]
-  f   : [2, 2]
   t[pos .. pos+n] = silu(x)
   r[..] = x + x
-  return t[pos .. pos+n] * r[..] + linear(x, f)
+  return t[pos .. pos+n] * r[..]
 ";
     let mut step = compile(&[text], &Weights(Vec::new()), &parity());
     let mut state = step.new_state().unwrap();

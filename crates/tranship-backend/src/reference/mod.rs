@@ -19,7 +19,7 @@ use crate::{
 use std::sync::Arc;
 use tranship_ctx::{Accepts, DTypeSet, Typed};
 use tranship_dtype::DType;
-use tranship_program::{Action, Extent, Kind, Op, Role, Rows, ValueId};
+use tranship_program::{Action, Op, Role, Rows, ValueId};
 use tranship_tensor::{decode, encode};
 
 /// The reference backend.
@@ -167,7 +167,7 @@ impl Run<'_> {
             round_to(part.typed.dtype(id), &value.name, &mut input)?;
             self.values[id.0] = Some(Arc::new(input));
         }
-        self.zero_unwritten();
+        self.make_scratch();
         for node in &graph.nodes {
             match &node.action {
                 Action::Read { tensor, rows, out } => {
@@ -184,20 +184,13 @@ impl Run<'_> {
         Ok(self.value(graph.result).to_vec())
     }
 
-    /// Scratch and frozen tensors, which nothing outside gives values to, start as zeros; a memory that is read
-    /// by its bare name starts as its rows.
-    fn zero_unwritten(&mut self) {
+    /// Makes room for scratch, which every program writes before it reads it.
+    fn make_scratch(&mut self) {
         let graph = self.part.typed.graph();
         for (id, value) in graph.declared() {
-            // Rows of a cache are only ever read as rows.
-            let cache = graph.roles().of(id) == Some(Role::Carried(Extent::Append));
-            if value.kind == Kind::Float && self.values[id.0].is_none() && !cache {
+            if graph.roles().of(id) == Some(Role::Scratch) {
                 let rows = value.shape.fixed_rows().map_or(self.rows, |r| r as usize);
-                let held = match self.carried_index(id) {
-                    Some(tensor) => self.decoded(tensor, 0..rows),
-                    None => Ok(vec![0.0; rows * value.shape.cols() as usize]),
-                };
-                self.values[id.0] = held.ok().map(Arc::new);
+                self.values[id.0] = Some(Arc::new(vec![0.0; rows * value.shape.cols() as usize]));
             }
         }
     }
