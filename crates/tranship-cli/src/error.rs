@@ -45,6 +45,14 @@ pub enum CliError {
         /// Rows of the context.
         ctx: u64,
     },
+    /// A hand-off after which the context has no room for a step.
+    #[error("{tokens} tokens leave no row of a context of {ctx} for the step after the hand-off")]
+    NoRow {
+        /// The tokens before it.
+        tokens: usize,
+        /// Rows of the context.
+        ctx: u64,
+    },
     /// A hand-off that says not which token follows.
     #[error("{}: the hand-off does not say which token follows, so there is none to go on with", path.display())]
     NoNextToken {

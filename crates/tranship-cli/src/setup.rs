@@ -111,3 +111,9 @@ fn tokens(model: &Model, prompt: Option<&str>, tokens: Option<&[u32]>) -> Result
 pub fn fits(tokens: usize, ctx: u64) -> Result<(), CliError> {
     if tokens as u64 > ctx { Err(CliError::Prompt { tokens, ctx }) } else { Ok(()) }
 }
+
+/// Holds the tokens before a hand-off to a context, which must have a row for the step that follows.
+pub fn leaves_a_row(tokens: usize, ctx: u64) -> Result<(), CliError> {
+    fits(tokens, ctx)?;
+    if tokens as u64 == ctx { Err(CliError::NoRow { tokens, ctx }) } else { Ok(()) }
+}

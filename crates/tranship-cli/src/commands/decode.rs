@@ -92,11 +92,11 @@ pub fn run(command: &Decode) -> Result<(), CliError> {
     })?;
     let rest = decoder.as_mut().map_or("", |d| d.finish());
     whole.push_str(rest);
-    drop_to_end(command, &mut stdout, (&tokens, &whole, rest), tokenizer.is_some())
+    print_rest(command, &mut stdout, (&tokens, &whole, rest), tokenizer.is_some())
 }
 
 /// What is left to print: the object, or the end of the text, or tokens where there is no text.
-fn drop_to_end(
+fn print_rest(
     command: &Decode,
     stdout: &mut impl Write,
     (tokens, whole, rest): (&[u32], &str, &str),

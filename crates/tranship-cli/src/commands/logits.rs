@@ -47,9 +47,11 @@ pub fn run(command: &Logits) -> Result<(), CliError> {
     if command.split.is_some() && !(1..tokens.len()).contains(&split) {
         return Err(CliError::Split { split, tokens: tokens.len() });
     }
-    setup::fits(split, ctx)?;
     let split_ctx = command.split_ctx.unwrap_or(ctx);
-    setup::fits(tokens.len(), if split < tokens.len() { split_ctx } else { ctx })?;
+    if command.split.is_some() {
+        setup::leaves_a_row(split, ctx)?;
+    }
+    setup::fits(tokens.len(), if command.split.is_some() { split_ctx } else { ctx })?;
     let mut session = command.compute.chip()?.session(&model, ctx)?;
     let mut second = match command.split {
         None => None,

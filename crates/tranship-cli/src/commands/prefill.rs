@@ -28,8 +28,8 @@ pub struct Prefill {
 pub fn run(command: &Prefill) -> Result<(), CliError> {
     let model = setup::model(&command.model.model)?;
     let tokens = command.input.tokens(&model)?;
-    let ctx = command.compute.ctx_for(&model, tokens.len() as u64);
-    setup::fits(tokens.len(), ctx)?;
+    let ctx = command.compute.ctx_for(&model, tokens.len() as u64 + 1);
+    setup::leaves_a_row(tokens.len(), ctx)?;
     let mut session = command.compute.chip()?.session(&model, ctx)?;
     let mut sequence = session.sequence()?;
     let start = Instant::now();

@@ -61,6 +61,7 @@ pub fn run(command: &Run) -> Result<(), CliError> {
     let mut other = match (&command.prefill_on, &command.decode_on) {
         (None, None) => None,
         (_, decode_on) => {
+            setup::leaves_a_row(prompt.len(), ctx)?;
             let name = decode_on.as_deref().unwrap_or(command.compute.backend_name());
             Some(command.compute.chip_named(name)?.session(&model, ctx)?)
         }

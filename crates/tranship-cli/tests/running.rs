@@ -1,0 +1,114 @@
+//! run, bench and demo.
+
+mod common;
+
+use common::{Ran, command, json, model, succeeds, tranship};
+use std::io::Read;
+use std::process::Stdio;
+
+fn run(extra: &[&str]) -> Ran {
+    let path = model("demo.gguf");
+    let ran =
+        tranship(&[&["run", &path, "--prompt", "Every cargo that", "--max-tokens", "40"], extra].concat());
+    assert_eq!(ran.code, 0, "{extra:?}: {}", ran.stderr);
+    ran
+}
+
+#[test]
+fn text_goes_on_wherever_it_is_computed() {
+    let text = " crosses the strait is handled twice. It comes down\n";
+    for extra in [
+        &[][..],
+        &["--backend", "reference"],
+        &["--policy", "parity", "-t", "1"],
+        &["--prefill-on", "reference", "--decode-on", "cpu"],
+        &["--prefill-on", "cpu", "--decode-on", "reference", "--policy", "parity"],
+        &["--prefill-on", "reference"],
+        &["--decode-on", "reference"],
+    ] {
+        assert_eq!(run(extra).stdout, text, "{extra:?}");
+    }
+    let told = run(&["--prefill-on", "reference", "--decode-on", "cpu"]).stderr;
+    assert!(told.contains("positions 0-11 on reference, from 12 on cpu;"), "{told}");
+    assert!(told.contains("handed over in"), "{told}");
+    let alone = run(&[]).stderr;
+    assert!(!alone.contains("handed over") && alone.contains("prompt 12 tokens"), "{alone}");
+}
+
+#[test]
+fn a_context_ends_the_text_and_seeds_repeat_it() {
+    let full = run(&["--ctx", "16"]);
+    assert!(
+        full.stderr.contains("text 5 tokens") && full.stderr.contains("the context is full"),
+        "{}",
+        full.stderr
+    );
+    let hot = |seed| run(&["--temperature", "3", "--top-k", "50", "--top-p", "0.95", "--seed", seed]).stdout;
+    assert_eq!(hot("1"), hot("1"));
+    assert_ne!(hot("1"), hot("2"));
+}
+
+#[test]
+fn a_chat_is_put_into_the_models_template() {
+    let told = run(&["--chat"]).stderr;
+    let plain = run(&[]).stderr;
+    let tokens = |told: &str| -> u32 {
+        let line = told.lines().find_map(|l| l.strip_prefix("prompt ")).expect("the figures");
+        line.split(' ').next().and_then(|n| n.parse().ok()).expect("a number")
+    };
+    assert!(tokens(&told) > tokens(&plain), "{told}{plain}");
+    assert!(tokens(&run(&["--chat", "--system", "Be brief."]).stderr) > tokens(&told));
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let path = model("demo.gguf");
+    for args in [&["plan", &path][..], &["run", &path, "--prompt", "Every", "--max-tokens", "200"]] {
+        let mut child =
+            command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        drop(child.stdout.take());
+        let mut told = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut told).expect("UTF-8");
+        let status = child.wait().expect("it ends");
+        assert!(status.success() && told.is_empty(), "{args:?}: {status}, {told}");
+    }
+}
+
+#[test]
+fn bench_gives_the_promised_keys() {
+    let path = model("demo.gguf");
+    let figures = json(&["bench", &path, "-p", "16", "-n", "4", "-r", "2", "--json"]);
+    for key in ["prefill_tps", "decode_tps", "load_ms"] {
+        assert!(figures[key].as_f64().is_some_and(|v| v > 0.0), "{key} of {figures}");
+    }
+    assert_eq!((&figures["backend"], &figures["policy"]), (&"cpu".into(), &"quantized".into()));
+    if cfg!(target_os = "linux") {
+        assert!(figures["peak_rss_bytes"].as_u64().is_some_and(|b| b > 1 << 20), "{figures}");
+    }
+    let alone = json(&["bench", &path, "-p", "0", "-n", "2", "-r", "1", "--json", "--backend", "reference"]);
+    assert_eq!((&alone["prefill_tps"], &alone["policy"]), (&serde_json::Value::Null, &"serving".into()));
+    let table = succeeds(&["bench", &path, "-p", "8", "-n", "2", "-r", "1"]);
+    assert!(table.contains("prefill") && table.contains("decode") && table.contains("tokens/s"), "{table}");
+}
+
+#[test]
+fn the_demo_shows_every_pair_in_plain_text() {
+    let shown = succeeds(&["demo"]);
+    assert!(!shown.contains('\x1b'), "no colours where no terminal is");
+    assert!(shown.lines().all(|l| l.chars().count() <= 100), "{shown}");
+    assert!(shown.contains("the strait is handled twice"), "{shown}");
+    let same = |here: &str, there: &str, policy: &str| {
+        let line = shown.lines().find(|l| {
+            let words: Vec<&str> = l.split_whitespace().collect();
+            words.len() > 3 && (words[0], words[1], words[2]) == (here, policy, there)
+        });
+        let line = line.unwrap_or_else(|| panic!("{here} to {there}, {policy}:\n{shown}"));
+        assert!(line.ends_with("the same"), "{line}");
+    };
+    for here in ["cpu", "reference"] {
+        for there in ["cpu", "reference"] {
+            same(here, there, "parity");
+        }
+    }
+    assert!(shown.contains("k0") && shown.contains("pool host"), "{shown}");
+}
