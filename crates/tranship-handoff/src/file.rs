@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tranship_dtype::DType;
 
 impl Handoff {
-    /// Writes the hand-off to a file.
+    /// Writes the hand-off to a file. What is there and no regular file, as a pipe, is written to where it is.
     ///
     /// # Errors
     /// [`HandoffError::Io`], [`HandoffError::Unsealed`] for a hand-off whose seal was not found whole.
@@ -25,17 +25,20 @@ impl Handoff {
         let header = self.header()?;
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         let beside = path.with_file_name(format!(".{name}.{}.part", std::process::id()));
+        // Moving a file there would put it in the place of a pipe or a device.
+        let in_place = path.metadata().is_ok_and(|m| !m.is_file());
+        let place = if in_place { path } else { &beside };
         let written = (|| {
-            let mut file = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(&beside)?);
+            let mut file = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(place)?);
             file.write_all(&(header.len() as u64).to_le_bytes())?;
             file.write_all(header.as_bytes())?;
             for tensor in &self.state {
                 file.write_all(tensor.bytes())?;
             }
             file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-            std::fs::rename(&beside, path)
+            if in_place { Ok(()) } else { std::fs::rename(&beside, path) }
         })();
-        if written.is_err() {
+        if written.is_err() && !in_place {
             // What is left of a failed write is of no use; that it could not be removed changes nothing.
             let _ = std::fs::remove_file(&beside);
         }
