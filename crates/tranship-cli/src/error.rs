@@ -9,14 +9,14 @@ use tranship::handoff::Refusal;
 pub enum CliError {
     /// The library says so.
     #[error(transparent)]
-    Library(#[from] tranship::Error),
+    Library(Box<tranship::Error>),
     /// The library says so of this file.
     #[error("{}: {source}", path.display())]
     Of {
         /// The file.
         path: PathBuf,
         /// What it says.
-        source: tranship::Error,
+        source: Box<tranship::Error>,
     },
     /// A hand-off does not fit.
     #[error("{}: {refusal}", path.display())]
@@ -79,6 +79,11 @@ pub enum CliError {
 }
 
 impl CliError {
+    /// What the library says, of this file.
+    pub fn of(path: impl Into<PathBuf>, source: impl Into<tranship::Error>) -> CliError {
+        CliError::Of { path: path.into(), source: Box::new(source.into()) }
+    }
+
     /// Whether the reader of standard output has gone.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, CliError::Stdout(e) if e.kind() == io::ErrorKind::BrokenPipe)
@@ -95,13 +100,14 @@ macro_rules! through_the_library {
     ($($source:ty),* $(,)?) => {$(
         impl From<$source> for CliError {
             fn from(error: $source) -> CliError {
-                CliError::Library(error.into())
+                CliError::Library(Box::new(error.into()))
             }
         }
     )*};
 }
 
 through_the_library!(
+    tranship::Error,
     tranship::session::SessionError,
     tranship::model::ModelError,
     tranship::program::ProgramError,

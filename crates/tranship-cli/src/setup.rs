@@ -19,7 +19,7 @@ pub fn model(path: &Path) -> Result<Arc<Model>, CliError> {
         Ok(model) => Ok(Arc::new(model)),
         // Those of the files say themselves which file it is.
         Err(error @ SessionError::Weights(_)) => Err(error.into()),
-        Err(error) => Err(CliError::Of { path: path.to_owned(), source: error.into() }),
+        Err(error) => Err(CliError::of(path, error)),
     }
 }
 
@@ -83,7 +83,7 @@ pub fn tokenizer(model: &Model) -> Result<Option<Tokenizer>, CliError> {
 pub fn of(model: &Model, source: Error) -> CliError {
     match source {
         named @ (Error::NoTokenizer { .. } | Error::NotText { .. } | Error::Weights(_)) => named.into(),
-        source => CliError::Of { path: model.checkpoint().path().to_owned(), source },
+        source => CliError::of(model.checkpoint().path(), source),
     }
 }
 

@@ -47,11 +47,10 @@ pub fn conversion(convert: bool) -> Conversion {
 
 /// Reads a hand-off. Errors name the file.
 pub fn read(path: &std::path::Path) -> Result<Handoff, CliError> {
-    let of = |source: tranship::Error| CliError::Of { path: path.to_owned(), source };
     Handoff::read(path).map_err(|e| match e {
         // It names the file itself.
         io @ tranship::handoff::HandoffError::Io { .. } => io.into(),
-        other => of(other.into()),
+        other => CliError::of(path, other),
     })
 }
 
