@@ -24,8 +24,8 @@ fn ends(backend: Arc<dyn Backend>, policies: &[&str]) -> Vec<End> {
 /// A fault that a backend has.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
-    /// One value of this weight is off.
-    Weight(&'static str),
+    /// One value of this weight is off by so much.
+    Weight(&'static str, f32),
     /// Chains that carry this tensor give rows that are off wherever a step has one row.
     SingleRows(&'static str),
     /// The same, by one bit.
@@ -47,6 +47,7 @@ struct WrongStep {
 struct WrongWeights<'a> {
     inner: &'a dyn Weights,
     name: &'static str,
+    off: f32,
 }
 
 impl Weights for WrongWeights<'_> {
@@ -57,7 +58,7 @@ impl Weights for WrongWeights<'_> {
         }
         let mut values = vec![0.0; weight.shape.iter().product()];
         decode(weight.dtype, weight.data.bytes(), &mut values).ok()?;
-        values[0] += 0.25;
+        values[0] += self.off;
         let tensor = Tensor::from_f32(&weight.shape, &values).ok()?;
         Some(Weight { dtype: tensor.dtype(), data: Arc::new(tensor), ..weight })
     }
@@ -75,7 +76,9 @@ impl Backend for Wrong {
     fn compile(&self, chain: &Chain, weights: &dyn Weights) -> Result<Box<dyn Step>, BackendError> {
         let carries = |name: &str| chain.carried().iter().any(|c| c.name == name);
         let (inner, single) = match self.fault {
-            Fault::Weight(name) => (self.inner.compile(chain, &WrongWeights { inner: weights, name })?, None),
+            Fault::Weight(name, off) => {
+                (self.inner.compile(chain, &WrongWeights { inner: weights, name, off })?, None)
+            }
             Fault::SingleRows(name) => (self.inner.compile(chain, weights)?, carries(name).then_some(1.5)),
             Fault::LastBit(name) => {
                 (self.inner.compile(chain, weights)?, carries(name).then_some(1.0 + f32::EPSILON))
@@ -142,10 +145,13 @@ fn a_wrong_weight_is_seen_and_found() {
         ("model.norm.weight", "head", "rms_norm"),
     ];
     for (weight, cut, op) in names {
-        let backend = Arc::new(Wrong { inner: Reference::new(), fault: Fault::Weight(weight) });
-        for end in ends(backend, &["parity"]) {
+        // What a policy rounds hides what is smaller.
+        for (policy, off) in [("parity", 0.25), ("quantized", 4.0), ("serving", 8.0)] {
+            let backend = Arc::new(Wrong { inner: Reference::new(), fault: Fault::Weight(weight, off) });
+            let end = End { backend, policy: policy.into() };
             let cases = cases::all(subject, std::slice::from_ref(&end)).expect("it runs");
-            assert!(missed(&cases).iter().any(|c| c.what == What::Whole), "{weight} was not seen");
+            let seen = missed(&cases).iter().any(|c| c.what == What::Whole);
+            assert!(seen, "{weight} was not seen under {policy}");
             let found = trace::trace(subject, &end, What::Whole).expect("it is traced");
             let place = found.place.clone().unwrap_or_else(|| panic!("{weight}: nothing found\n{found}"));
             let named = place.op.clone().unwrap_or_default();
@@ -183,7 +189,7 @@ fn what_only_a_split_shows_is_seen_and_found() {
 #[test]
 fn the_report_tells_a_miss_in_both_forms() {
     let [subject] = &subjects(&["llama_base"])[..] else { panic!("one fixture") };
-    let fault = Fault::Weight("model.layers.1.mlp.up_proj.weight");
+    let fault = Fault::Weight("model.layers.1.mlp.up_proj.weight", 0.25);
     let ends = ends(Arc::new(Wrong { inner: Reference::new(), fault }), &["parity"]);
     let cases = cases::all(subject, &ends).expect("it runs");
     let json = report::json(&cases);
