@@ -141,6 +141,20 @@ pub struct Epilogue<'a> {
 }
 
 impl Epilogue<'_> {
+    /// What becomes of four sums, where `y` is in the result and `bias` is that of these outputs, or 0.
+    #[inline(always)]
+    pub(crate) fn finish4(&self, mut sums: [f32; 4], bias: [f32; 4], y: &mut [f32; 4]) {
+        for i in 0..4 {
+            if self.bias.is_some() {
+                sums[i] += bias[i];
+            }
+            if self.add {
+                sums[i] += y[i];
+            }
+        }
+        *y = sums;
+    }
+
     /// What becomes of `sum` for output `out`, where `old` is in the result.
     #[inline(always)]
     pub(crate) fn finish(&self, sum: f32, out: usize, old: f32) -> f32 {
