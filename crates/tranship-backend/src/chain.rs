@@ -43,7 +43,30 @@ impl CarriedSpec {
     }
 }
 
+/// What a batch is held to: found once, when a chain is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Rows that a sequence may have: [`Chain::ctx`].
+    pub ctx: Option<usize>,
+    /// Tokens that there are: [`Chain::vocab`].
+    pub vocab: Option<usize>,
+    /// Elements of an input row, where the input is rows.
+    pub width_in: usize,
+    /// Elements of an output row.
+    pub width_out: usize,
+}
+
 impl Chain {
+    /// What batches of this chain are held to.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            ctx: self.ctx(),
+            vocab: self.vocab(),
+            width_in: self.width_in(),
+            width_out: self.width_out(),
+        }
+    }
+
     /// A chain whose buffers hold `max_rows` rows.
     pub fn new(parts: Vec<Arc<Typed>>, max_rows: usize) -> Chain {
         Chain { parts, max_rows: max_rows.max(1) }

@@ -49,7 +49,7 @@ mod seam;
 mod state;
 mod weights;
 
-pub use chain::{CarriedSpec, Chain};
+pub use chain::{CarriedSpec, Chain, Limits};
 pub use error::BackendError;
 pub use reference::Reference;
 pub use rope_table::RopeTable;

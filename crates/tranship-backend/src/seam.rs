@@ -1,6 +1,6 @@
 //! The traits that a backend implements, and what passes through them.
 
-use crate::{BackendError, Chain, State, Weights};
+use crate::{BackendError, Chain, Limits, State, Weights};
 use tranship_ctx::Accepts;
 
 /// What a device is and takes.
@@ -100,16 +100,16 @@ pub enum Input<'a> {
     Rows(&'a [f32]),
 }
 
-/// Holds a batch to the form that a chain takes, before anything runs. Returns the number of rows.
+/// Holds a batch to the limits of the chain that it is for, before anything runs. Returns the number of rows.
 ///
 /// # Errors
 /// The first thing that is wrong: no rows, rows past the context, an input of the wrong kind or length, a token
 /// outside the vocabulary.
-pub fn check_batch(chain: &Chain, batch: &[Segment<'_>], input: Input<'_>) -> Result<usize, BackendError> {
+pub fn check_batch(limits: &Limits, batch: &[Segment<'_>], input: Input<'_>) -> Result<usize, BackendError> {
     let mut rows = 0usize;
     for segment in batch {
         let end = segment.position.checked_add(segment.rows);
-        if let Some(ctx) = chain.ctx()
+        if let Some(ctx) = limits.ctx
             && end.is_none_or(|end| end > ctx)
         {
             return Err(BackendError::Context { position: segment.position, rows: segment.rows, ctx });
@@ -126,7 +126,7 @@ pub fn check_batch(chain: &Chain, batch: &[Segment<'_>], input: Input<'_>) -> Re
     }
     let wrong =
         |wanted: String, found: String| Err(BackendError::Batch(format!("wanted {wanted}, found {found}")));
-    match (input, chain.vocab()) {
+    match (input, limits.vocab) {
         (Input::Tokens(tokens), Some(vocab)) => {
             if tokens.len() != rows {
                 return wrong(format!("{rows} tokens"), tokens.len().to_string());
@@ -137,7 +137,7 @@ pub fn check_batch(chain: &Chain, batch: &[Segment<'_>], input: Input<'_>) -> Re
             }
         }
         (Input::Rows(values), None) => {
-            let wanted = rows.saturating_mul(chain.width_in());
+            let wanted = rows.saturating_mul(limits.width_in);
             if values.len() != wanted {
                 return wrong(format!("{wanted} values of input rows"), values.len().to_string());
             }

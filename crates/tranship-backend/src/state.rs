@@ -86,6 +86,11 @@ impl RowState {
         &self.specs
     }
 
+    /// Whether these are the tensors that a chain carries, in its order.
+    pub fn serves(&self, carried: &[CarriedSpec]) -> bool {
+        self.specs.len() == carried.len() && self.specs.iter().zip(carried).all(|(a, b)| a.same_tensor(b))
+    }
+
     /// All bytes of a tensor, row-major; the first starts a cache line.
     pub fn buffer(&self, tensor: usize) -> &[u8] {
         self.buffers[tensor].bytes()

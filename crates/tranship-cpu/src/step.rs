@@ -11,7 +11,7 @@ use crate::run::{Angles, BufferPtr, CacheForm, CachePtr, MAX_BLOCKS, Place, Work
 use std::collections::HashMap;
 use std::sync::Arc;
 use tranship_backend::{
-    BackendError, CarriedSpec, Chain, Input, RopeTable, RowState, Segment, State, Step, Weights, check_batch,
+    BackendError, CarriedSpec, Chain, Input, Limits, RopeTable, RowState, Segment, State, Step, Weights, check_batch,
 };
 
 /// Floats of a cache line: buffers start at whole lines.
@@ -25,12 +25,11 @@ struct Line([f32; LINE]);
 /// A compiled chain.
 pub(crate) struct CpuStep {
     cpu: Arc<Cpu>,
-    chain: Chain,
+    limits: Limits,
+    max_rows: usize,
     carried: Vec<CarriedSpec>,
     forms: Vec<CacheForm>,
     parts: Vec<Part>,
-    width_in: usize,
-    width_out: usize,
     memory: Vec<Line>,
     /// Where each buffer starts in memory, and its floats, in lines.
     buffers: Vec<(usize, usize)>,
@@ -92,9 +91,8 @@ impl CpuStep {
             carried,
             forms,
             parts,
-            width_in: chain.width_in(),
-            width_out: chain.width_out(),
-            chain: chain.clone(),
+            limits: chain.limits(),
+            max_rows: chain.max_rows,
             memory,
             buffers,
             blocks: blocks.iter().map(|_| QuantizedRows::new()).collect(),
@@ -155,10 +153,10 @@ impl Step for CpuStep {
         input: Input<'_>,
         out: &mut Vec<f32>,
     ) -> Result<(), BackendError> {
-        check_batch(&self.chain, batch, input)?;
+        check_batch(&self.limits, batch, input)?;
         for segment in batch.iter_mut() {
             let state = segment.state.as_any().downcast_mut::<RowState>();
-            if state.is_none_or(|s| s.specs() != self.carried) {
+            if state.is_none_or(|s| !s.serves(&self.carried)) {
                 return Err(BackendError::Batch("a segment's state was made for other programs".into()));
             }
         }
@@ -169,9 +167,9 @@ impl Step for CpuStep {
             self.selected.clear();
             self.pointers.caches.clear();
             let mut rows = 0;
-            while segment < batch.len() && rows < self.chain.max_rows {
+            while segment < batch.len() && rows < self.max_rows {
                 let Segment { state, position, rows: all, outputs } = &mut batch[segment];
-                let taken = (*all - done).min(self.chain.max_rows - rows);
+                let taken = (*all - done).min(self.max_rows - rows);
                 self.places.push(Place { first: rows, rows: taken, position: *position + done });
                 let wanted = outputs.first(*all).max(done)..done + taken;
                 self.selected.extend(wanted.map(|row| rows + row - done));
@@ -200,7 +198,7 @@ impl CpuStep {
         match input {
             Input::Tokens(all) => tokens = &all[first..first + rows],
             Input::Rows(all) => {
-                let width = self.width_in;
+                let width = self.limits.width_in;
                 self.buffer_mut(rows * width).copy_from_slice(&all[first * width..(first + rows) * width]);
             }
         }
@@ -209,7 +207,7 @@ impl CpuStep {
         if body > 0 {
             self.work(0..body, rows, tokens, None);
         }
-        let width = self.width_out;
+        let width = self.limits.width_out;
         let wanted = std::mem::take(&mut self.selected);
         if !selects {
             for row in &wanted {

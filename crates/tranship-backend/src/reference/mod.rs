@@ -13,8 +13,8 @@ mod rope;
 
 use crate::chain::input_rows;
 use crate::{
-    Backend, BackendError, Caps, CarriedSpec, Chain, Input, Outputs, RopeTable, RowState, Segment, State,
-    Step, Weights, check_batch, round_to,
+    Backend, BackendError, Caps, CarriedSpec, Chain, Input, Limits, Outputs, RopeTable, RowState, Segment,
+    State, Step, Weights, check_batch, round_to,
 };
 use std::sync::Arc;
 use tranship_ctx::{Accepts, DTypeSet, Typed};
@@ -76,7 +76,7 @@ impl Backend for Reference {
             parts.push(Part { typed: typed.clone(), weights: held });
         }
         let carried = chain.carried();
-        Ok(Box::new(ReferenceStep { chain: chain.clone(), parts, carried }))
+        Ok(Box::new(ReferenceStep { limits: chain.limits(), parts, carried }))
     }
 }
 
@@ -86,7 +86,7 @@ struct Part {
 }
 
 struct ReferenceStep {
-    chain: Chain,
+    limits: Limits,
     parts: Vec<Part>,
     carried: Vec<CarriedSpec>,
 }
@@ -102,10 +102,10 @@ impl Step for ReferenceStep {
         input: Input<'_>,
         out: &mut Vec<f32>,
     ) -> Result<(), BackendError> {
-        check_batch(&self.chain, batch, input)?;
+        check_batch(&self.limits, batch, input)?;
         for segment in batch.iter_mut() {
             let state = segment.state.as_any().downcast_mut::<RowState>();
-            if state.is_none_or(|s| !same_tensors(s.specs(), &self.carried)) {
+            if state.is_none_or(|s| !s.serves(&self.carried)) {
                 return Err(BackendError::Batch("a segment's state was made for other programs".into()));
             }
         }
@@ -120,7 +120,7 @@ impl Step for ReferenceStep {
                     Vec::new()
                 }
                 Input::Rows(all) => {
-                    let width = self.chain.width_in();
+                    let width = self.limits.width_in;
                     all[first * width..(first + rows) * width].to_vec()
                 }
             };
@@ -139,10 +139,6 @@ impl Step for ReferenceStep {
         }
         Ok(())
     }
-}
-
-fn same_tensors(a: &[CarriedSpec], b: &[CarriedSpec]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same_tensor(b))
 }
 
 /// One program over one segment.
