@@ -1,5 +1,8 @@
 //! The CPU backend: SIMD kernels over block-quantized weights in place, chosen at run time.
 
+#[cfg(test)]
+extern crate self as tranship_cpu;
+
 mod arch;
 mod backend;
 mod compile;

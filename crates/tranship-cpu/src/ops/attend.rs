@@ -1,16 +1,19 @@
 //! `attend`: causal attention over a sequence's caches, with an online softmax over blocks of keys.
 //!
-//! Work comes in units: one key/value head, and a few rows of queries with all the query heads that share it. A unit
-//! walks the keys in blocks of [`KEYS`] that start at *absolute* multiples of it, and keeps for each query the greatest
-//! score so far, the sum of weights and the weighted sum of values (Milakov and Gimelshein, 2018). What happens to one
-//! query depends on its own position alone, never on which rows, threads or segments run beside it: any split of a
-//! prompt gives the same bits.
+//! Work comes in units: one key/value head, and up to [`ROWS`] rows of queries with all the query heads that share it. A
+//! unit walks the keys in blocks of [`KEYS`] that start at *absolute* multiples of it, and keeps for each query the
+//! greatest score so far, the sum of weights and the weighted sum of values (Milakov and Gimelshein, 2018). What happens
+//! to one query depends on its own position alone, never on which rows, threads or segments run beside it: any split of
+//! a prompt gives the same bits.
 //!
-//! A block's keys and values are widened to F32 once for the unit. Scores are dot products along the head, up to four
-//! queries by four keys in registers; weighted sums go along the head too, with the block's weights broadcast.
+//! A block's keys and values are widened to F32 once for the unit, the keys transposed: then lanes are keys, and each
+//! score is one sum along the head, whose next term is a broadcast element of the query. Weighted sums have the head in
+//! their lanes and broadcast weights. Both are register tiles of several queries by several vectors, without any
+//! addition across lanes but those of the softmax.
 
 use super::Out;
 use super::exp::exp;
+use super::linear_f32::widen::{Bf16, F16, F32, Format};
 use crate::arch::{Isa, Kernel, MAX_LANES, Simd};
 use crate::pool::Share;
 use crate::scratch::{Pieces, piece, with_scratch};
@@ -19,9 +22,9 @@ use tranship_dtype::DType;
 /// Keys of a block.
 const KEYS: usize = 64;
 /// Rows of queries of a unit.
-const ROWS: usize = 16;
+const ROWS: usize = 32;
 /// Queries that are in registers together.
-const TILE: usize = 4;
+const TILE: usize = 6;
 /// A score that no real one is below.
 const LEAST: f32 = f32::MIN;
 
@@ -49,6 +52,11 @@ impl Attend<'_> {
         self.q.len() / (self.heads * self.dim)
     }
 
+    /// Query heads of a key/value head.
+    fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
     /// How many units of work there are.
     pub(crate) fn units(&self) -> usize {
         self.kv_heads * self.rows().div_ceil(ROWS)
@@ -60,39 +68,42 @@ impl Attend<'_> {
         let bytes = (self.position + self.rows()) * self.kv_heads * self.dim * self.dtype.block_bytes();
         assert!(self.k.len() == bytes && self.v.len() == bytes, "caches up to the last row");
         assert_eq!(self.y.len(), self.q.len(), "as many values out as in");
-        for unit in (0..self.units()).filter(|unit| (first + unit) % share.of() == share.index()) {
-            let queries = ROWS * (self.heads / self.kv_heads);
-            let padded = self.dim.next_multiple_of(MAX_LANES);
-            let floats =
-                2 * piece(KEYS * padded) + piece(queries * padded) + 2 * piece(queries) + piece(TILE * KEYS);
-            with_scratch(floats, |scratch| {
-                let mut pieces = Pieces(scratch);
-                isa.dispatch(Unit {
-                    op: *self,
-                    head: unit % self.kv_heads,
-                    row: unit / self.kv_heads * ROWS,
-                    padded,
-                    keys: pieces.take(KEYS * padded),
-                    values: pieces.take(KEYS * padded),
-                    sums: pieces.take(queries * padded),
-                    most: pieces.take(queries),
-                    total: pieces.take(queries),
-                    scores: pieces.take(TILE * KEYS),
-                });
-            });
-        }
+        let padded = self.dim.next_multiple_of(MAX_LANES);
+        let queries = ROWS.min(self.rows()) * self.group();
+        let sizes = [
+            KEYS * padded,
+            KEYS * padded,
+            KEYS * padded,
+            queries * padded,
+            queries,
+            queries,
+            TILE * KEYS,
+        ];
+        with_scratch(sizes.iter().map(|n| piece(*n)).sum(), |scratch| {
+            for unit in (0..self.units()).filter(|unit| (first + unit) % share.of() == share.index()) {
+                let mut pieces = Pieces(&mut *scratch);
+                let [rows, keys, values, sums, most, total, scores] = sizes.map(|n| pieces.take(n));
+                let (head, row) = (unit % self.kv_heads, unit / self.kv_heads * ROWS);
+                let memory = Memory { padded, rows, keys, values, sums, most, total, scores };
+                match self.dtype {
+                    DType::F16 => isa.dispatch(Unit { op: *self, head, row, memory, format: F16 }),
+                    DType::BF16 => isa.dispatch(Unit { op: *self, head, row, memory, format: Bf16 }),
+                    _ => isa.dispatch(Unit { op: *self, head, row, memory, format: F32 }),
+                }
+            }
+        });
     }
 }
 
-/// One key/value head and up to [`ROWS`] rows.
-struct Unit<'a> {
-    op: Attend<'a>,
-    head: usize,
-    row: usize,
+/// What a unit keeps while it walks the keys.
+struct Memory<'a> {
     /// The head's size, rounded up to whole vectors of the widest machine.
     padded: usize,
-    /// The block's keys and values in F32, `[KEYS, padded]`, padded with zeros.
+    /// The block's keys in F32 as they come, `[KEYS, padded]`.
+    rows: &'a mut [f32],
+    /// The same transposed, `[padded, KEYS]`.
     keys: &'a mut [f32],
+    /// The block's values in F32, `[KEYS, padded]`, padded with zeros.
     values: &'a mut [f32],
     /// Weighted sums of values, `[queries, padded]`.
     sums: &'a mut [f32],
@@ -103,189 +114,221 @@ struct Unit<'a> {
     scores: &'a mut [f32],
 }
 
-impl Kernel for Unit<'_> {
+/// One key/value head and up to [`ROWS`] rows, with caches of a format.
+struct Unit<'a, T> {
+    op: Attend<'a>,
+    head: usize,
+    row: usize,
+    memory: Memory<'a>,
+    format: T,
+}
+
+impl<T: Format> Kernel for Unit<'_, T> {
     type Out = ();
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         let op = self.op;
-        let group = op.heads / op.kv_heads;
         let rows = ROWS.min(op.rows() - self.row);
-        let queries = rows * group;
-        self.sums.fill(0.0);
-        self.most.fill(LEAST);
-        self.total.fill(0.0);
+        let queries = rows * op.group();
+        self.memory.sums.fill(0.0);
+        self.memory.most.fill(LEAST);
+        self.memory.total.fill(0.0);
         let end = op.position + self.row + rows;
         for block in (0..end).step_by(KEYS) {
-            let held = KEYS.min(end - block);
-            self.widen(s, block, held);
+            self.widen(s, block, KEYS.min(end - block));
             for first in (0..queries).step_by(TILE) {
-                let seen = self.seen(block, first);
                 match queries - first {
-                    1 => self.tile::<S, 1>(s, first, [seen[0]]),
-                    2 => self.tile::<S, 2>(s, first, [seen[0], seen[1]]),
-                    3 => self.tile::<S, 3>(s, first, [seen[0], seen[1], seen[2]]),
-                    _ => self.tile::<S, TILE>(s, first, seen),
+                    1 => self.tile::<S, 1>(s, block, first),
+                    2 => self.tile::<S, 2>(s, block, first),
+                    3 => self.tile::<S, 3>(s, block, first),
+                    4 => self.tile::<S, 4>(s, block, first),
+                    5 => self.tile::<S, 5>(s, block, first),
+                    _ => self.tile::<S, TILE>(s, block, first),
                 }
             }
         }
-        self.finish(s, queries);
+        self.finish(queries);
     }
 }
 
-impl Unit<'_> {
-    /// Widens the block's keys and values to F32; rows that are not there are zero.
+impl<T: Format> Unit<'_, T> {
+    /// Widens the `held` keys and values of a block to F32, and transposes the keys; rows that are not there are zero.
     #[inline(always)]
     fn widen<S: Simd>(&mut self, s: S, block: usize, held: usize) {
-        let op = self.op;
-        let size = op.dtype.block_bytes();
-        for (from, to) in [(op.k, &mut *self.keys), (op.v, &mut *self.values)] {
-            for key in 0..held {
-                let at = ((block + key) * op.kv_heads + self.head) * op.dim * size;
-                let row = &from[at..at + op.dim * size];
-                let to = &mut to[key * self.padded..(key + 1) * self.padded];
-                widen_row(s, op.dtype, row, to);
+        let (op, m) = (self.op, &mut self.memory);
+        for (from, to) in [(op.k, &mut *m.rows), (op.v, &mut *m.values)] {
+            for (key, to) in to.chunks_exact_mut(m.padded).enumerate().take(held) {
+                let at = ((block + key) * op.kv_heads + self.head) * op.dim * T::BYTES;
+                widen_row::<S, T>(s, &from[at..at + op.dim * T::BYTES], to);
             }
-            to[held * self.padded..].fill(0.0);
+            to[held * m.padded..].fill(0.0);
+        }
+        for key in (0..KEYS).step_by(S::LANES) {
+            for at in (0..m.padded).step_by(S::LANES) {
+                // SAFETY: `KEYS` and `padded` are whole numbers of vectors; both arrays hold their product.
+                unsafe {
+                    let src = m.rows.as_ptr().add(key * m.padded + at);
+                    let dst = m.keys.as_mut_ptr().add(at * KEYS + key);
+                    s.transpose(src.cast(), m.padded * 4, dst.cast(), KEYS * 4);
+                }
+            }
         }
     }
 
-    /// How many keys of a block each of the queries from `first` on sees.
+    /// How many keys of a block query `query` sees.
     #[inline(always)]
-    fn seen(&self, block: usize, first: usize) -> [usize; TILE] {
-        let group = self.op.heads / self.op.kv_heads;
-        let of = |r| self.op.position + self.row + (first + r) / group + 1;
-        std::array::from_fn(|r| of(r).saturating_sub(block).min(KEYS))
+    fn seen(&self, block: usize, query: usize) -> usize {
+        (self.op.position + self.row + query / self.op.group() + 1).saturating_sub(block).min(KEYS)
     }
 
-    /// The block's part in the results of `R` queries, each of which sees its first `seen` keys.
+    /// The block's part in the results of `R` queries from `first` on.
     #[inline(always)]
-    fn tile<S: Simd, const R: usize>(&mut self, s: S, first: usize, seen: [usize; R]) {
-        let most = seen.into_iter().max().unwrap_or(0);
+    fn tile<S: Simd, const R: usize>(&mut self, s: S, block: usize, first: usize) {
+        // Later queries see no less.
+        let most = self.seen(block, first + R - 1);
         if most == 0 {
             return;
         }
-        self.score::<S, R>(s, first, most);
-        for (r, seen) in seen.into_iter().enumerate() {
-            self.weigh(s, first + r, r, seen);
+        if S::MANY_REGISTERS { self.score::<S, R, 4>(s, first, most) } else { self.score::<S, R, 2>(s, first, most) }
+        let mut fade = [0.0; R];
+        for (r, fade) in fade.iter_mut().enumerate() {
+            *fade = self.weigh(s, first + r, r, self.seen(block, first + r));
         }
-        self.gather::<S, R>(s, first, most);
+        let (padded, four) = (self.memory.padded, if S::MANY_REGISTERS { 4 * S::LANES } else { 2 * S::LANES });
+        let mut at = 0;
+        while at + four <= padded {
+            if S::MANY_REGISTERS {
+                self.gather::<S, R, 4>(s, first, most, at, fade);
+            } else {
+                self.gather::<S, R, 2>(s, first, most, at, fade);
+            }
+            at += four;
+        }
+        while at < padded {
+            self.gather::<S, R, 1>(s, first, most, at, fade);
+            at += S::LANES;
+        }
     }
 
-    /// Scores of `R` queries by the block's keys, four keys at a time.
+    /// Scores of `R` queries by the block's first `seen` keys (and the rest of their vectors), `N` vectors at a time.
     #[inline(always)]
-    fn score<S: Simd, const R: usize>(&mut self, s: S, first: usize, seen: usize) {
-        let op = self.op;
-        let group = op.heads / op.kv_heads;
+    fn score<S: Simd, const R: usize, const N: usize>(&mut self, s: S, first: usize, seen: usize) {
+        let (op, m) = (self.op, &mut self.memory);
         let mut q = [std::ptr::null(); R];
         for (r, q) in q.iter_mut().enumerate() {
-            let (row, head) = ((first + r) / group, self.head * group + (first + r) % group);
+            let (row, head) = ((first + r) / op.group(), self.head * op.group() + (first + r) % op.group());
             *q = op.q[((self.row + row) * op.heads + head) * op.dim..][..op.dim].as_ptr();
         }
-        for key in (0..seen).step_by(4) {
-            let k = self.keys[key * self.padded..(key + 4) * self.padded].as_ptr();
-            let mut sums = [[s.splat(0.0); 4]; R];
-            for at in (0..op.dim).step_by(S::LANES) {
-                let n = S::LANES.min(op.dim - at);
-                // SAFETY: each of the four keys has `padded` floats, and each query `n` from `at` on.
+        for key in (0..seen).step_by(N * S::LANES) {
+            let mut sums = [[s.splat(0.0); N]; R];
+            let mut keys = m.keys.as_ptr().wrapping_add(key);
+            for at in 0..op.dim {
+                // SAFETY: row `at` of the keys has `KEYS` floats, a multiple of `N` vectors; a query has `dim`.
                 unsafe {
-                    let mut ks = [s.splat(0.0); 4];
-                    for (j, lane) in ks.iter_mut().enumerate() {
-                        *lane = s.load(k.add(j * self.padded + at));
+                    let mut ks = [s.splat(0.0); N];
+                    for (n, k) in ks.iter_mut().enumerate() {
+                        *k = s.load(keys.add(n * S::LANES));
                     }
                     for r in 0..R {
-                        let x = s.load_part(q[r].add(at), n);
-                        for j in 0..4 {
-                            sums[r][j] = s.fma(x, ks[j], sums[r][j]);
+                        let x = s.splat(q[r].add(at).read());
+                        for n in 0..N {
+                            sums[r][n] = s.fma(x, ks[n], sums[r][n]);
                         }
                     }
                 }
+                keys = keys.wrapping_add(KEYS);
             }
             for r in 0..R {
-                let dots = s.reduce_add4(sums[r]);
-                for (j, dot) in dots.into_iter().enumerate() {
-                    self.scores[r * KEYS + key + j] = dot * op.scale;
+                for n in 0..N {
+                    let scaled = s.mul(sums[r][n], s.splat(op.scale));
+                    // SAFETY: `scores` holds `KEYS` for each query of the tile.
+                    unsafe { s.store(m.scores.as_mut_ptr().add(r * KEYS + key + n * S::LANES), scaled) };
                 }
             }
         }
     }
 
-    /// Scores of one query into weights; what was summed before is brought to the new greatest score.
+    /// Scores of one query into weights; gives the factor that brings what was summed before to the new greatest score.
     #[inline(always)]
-    fn weigh<S: Simd>(&mut self, s: S, query: usize, r: usize, seen: usize) {
-        let scores = &mut self.scores[r * KEYS..(r + 1) * KEYS];
-        scores[seen..].fill(LEAST);
-        let before = self.most[query];
+    fn weigh<S: Simd>(&mut self, s: S, query: usize, r: usize, seen: usize) -> f32 {
+        let m = &mut self.memory;
+        let scores = &mut m.scores[r * KEYS..(r + 1) * KEYS];
+        if seen < KEYS {
+            scores[seen..].fill(LEAST);
+        }
+        let before = m.most[query];
         let mut most = s.splat(before);
         for at in (0..KEYS).step_by(S::LANES) {
             // SAFETY: `KEYS` is a whole number of vectors.
             most = s.max(most, unsafe { s.load(scores.as_ptr().add(at)) });
         }
-        let most = s.reduce_max(most);
+        let after = s.reduce_max(most);
+        let most = s.splat(after);
         let mut total = s.splat(0.0);
         for at in (0..KEYS).step_by(S::LANES) {
             // SAFETY: as above.
             unsafe {
                 let p = scores.as_mut_ptr().add(at);
-                let weight = exp(s, s.sub(s.load(p), s.splat(most)));
+                let score = s.load(p);
+                // Keys that are not seen have no weight at all, whatever the clamped exponential makes of them.
+                let weight = exp(s, s.sub(score, most));
+                let weight = s.select_ge(s.splat(LEAST), score, s.splat(0.0), weight);
                 s.store(p, weight);
+                total = s.add(total, weight);
             }
         }
-        // Keys that are not seen have no weight at all, whatever the clamped exponential made of them.
-        scores[seen..].fill(0.0);
-        for at in (0..KEYS).step_by(S::LANES) {
-            // SAFETY: as above.
-            total = s.add(total, unsafe { s.load(scores.as_ptr().add(at)) });
-        }
-        let sum = s.reduce_add(total);
-        self.most[query] = most;
-        if before == LEAST {
-            self.total[query] = sum;
-        } else if before == most {
-            self.total[query] += sum;
-        } else {
-            let fade = (before - most).exp();
-            self.total[query] = self.total[query].mul_add(fade, sum);
-            for value in &mut self.sums[query * self.padded..(query + 1) * self.padded] {
-                *value *= fade;
-            }
-        }
+        let fade = match before {
+            LEAST => 0.0,
+            _ if before == after => 1.0,
+            _ => s.reduce_max(exp(s, s.splat(before - after))),
+        };
+        m.most[query] = after;
+        m.total[query] = m.total[query] * fade + s.reduce_add(total);
+        fade
     }
 
-    /// Adds the block's values, weighted, to the sums of `R` queries.
+    /// Adds the block's first `seen` values, weighted, to what is left of the sums of `R` queries: `N` vectors of the head
+    /// from `at` on.
     #[inline(always)]
-    fn gather<S: Simd, const R: usize>(&mut self, s: S, first: usize, seen: usize) {
-        let padded = self.padded;
-        // Two vectors of the head for all queries at once: `2 R` sums in registers.
-        for at in (0..padded).step_by(2 * S::LANES) {
-            let two = at + 2 * S::LANES <= padded;
-            // SAFETY: sums and values have `padded` floats a row, a multiple of the vector's length; the second vector
-            // is touched only where there is one.
-            unsafe {
-                let mut acc = [[s.splat(0.0); 2]; R];
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    let p = self.sums.as_ptr().add((first + r) * padded + at);
-                    acc[0] = s.load(p);
-                    if two {
-                        acc[1] = s.load(p.add(S::LANES));
+    fn gather<S: Simd, const R: usize, const N: usize>(
+        &mut self,
+        s: S,
+        first: usize,
+        seen: usize,
+        at: usize,
+        fade: [f32; R],
+    ) {
+        let m = &mut self.memory;
+        let padded = m.padded;
+        // SAFETY: sums and values have `padded` floats a row, and `N` vectors from `at` on are within.
+        unsafe {
+            let mut acc = [[s.splat(0.0); N]; R];
+            for r in 0..R {
+                let p = m.sums.as_ptr().add((first + r) * padded + at);
+                for n in 0..N {
+                    acc[r][n] = s.mul(s.load(p.add(n * S::LANES)), s.splat(fade[r]));
+                }
+            }
+            let mut values = m.values.as_ptr().add(at);
+            let weights = m.scores.as_ptr();
+            for key in 0..seen {
+                let mut vs = [s.splat(0.0); N];
+                for (n, v) in vs.iter_mut().enumerate() {
+                    *v = s.load(values.add(n * S::LANES));
+                }
+                for r in 0..R {
+                    let weight = s.splat(weights.add(r * KEYS + key).read());
+                    for n in 0..N {
+                        acc[r][n] = s.fma(weight, vs[n], acc[r][n]);
                     }
                 }
-                for key in 0..seen {
-                    let p = self.values.as_ptr().add(key * padded + at);
-                    let v0 = s.load(p);
-                    let v1 = if two { s.load(p.add(S::LANES)) } else { v0 };
-                    for (r, acc) in acc.iter_mut().enumerate() {
-                        let weight = s.splat(*self.scores.as_ptr().add(r * KEYS + key));
-                        acc[0] = s.fma(weight, v0, acc[0]);
-                        acc[1] = s.fma(weight, v1, acc[1]);
-                    }
-                }
-                for (r, acc) in acc.iter().enumerate() {
-                    let p = self.sums.as_mut_ptr().add((first + r) * padded + at);
-                    s.store(p, acc[0]);
-                    if two {
-                        s.store(p.add(S::LANES), acc[1]);
-                    }
+                values = values.wrapping_add(padded);
+            }
+            for r in 0..R {
+                let p = m.sums.as_mut_ptr().add((first + r) * padded + at);
+                for n in 0..N {
+                    s.store(p.add(n * S::LANES), acc[r][n]);
                 }
             }
         }
@@ -293,16 +336,15 @@ impl Unit<'_> {
 
     /// Sums over totals, into the result.
     #[inline(always)]
-    fn finish<S: Simd>(&mut self, _: S, queries: usize) {
-        let op = self.op;
-        let group = op.heads / op.kv_heads;
+    fn finish(&mut self, queries: usize) {
+        let (op, m) = (self.op, &self.memory);
         for query in 0..queries {
-            let (row, head) = (query / group, self.head * group + query % group);
+            let (row, head) = (query / op.group(), self.head * op.group() + query % op.group());
             let at = ((self.row + row) * op.heads + head) * op.dim;
             // SAFETY: each head of each row is in one unit, which is one thread's.
             let y = unsafe { op.y.range(at..at + op.dim) };
-            let scale = 1.0 / self.total[query];
-            for (y, sum) in y.iter_mut().zip(&self.sums[query * self.padded..]) {
+            let scale = 1.0 / m.total[query];
+            for (y, sum) in y.iter_mut().zip(&m.sums[query * m.padded..]) {
                 *y = sum * scale;
             }
         }
@@ -311,29 +353,20 @@ impl Unit<'_> {
 
 /// Bytes of a cache's row as F32, then zeros.
 #[inline(always)]
-fn widen_row<S: Simd>(s: S, dtype: DType, row: &[u8], to: &mut [f32]) {
-    let size = dtype.block_bytes();
-    let len = row.len() / size;
-    let whole = len / S::LANES * S::LANES;
-    for at in (0..whole).step_by(S::LANES) {
-        // SAFETY: a whole vector from `at` on is within `row` and `to`.
-        unsafe {
-            let p = row.as_ptr().add(at * size);
-            let v = match dtype {
-                DType::F16 => s.load_f16(p.cast()),
-                DType::BF16 => s.load_bf16(p.cast()),
-                _ => s.load(p.cast()),
-            };
-            s.store(to.as_mut_ptr().add(at), v);
+fn widen_row<S: Simd, T: Format>(s: S, row: &[u8], to: &mut [f32]) {
+    let len = row.len() / T::BYTES;
+    assert!(len <= to.len(), "room for a row");
+    let mut at = 0;
+    // SAFETY: numbers from `at` on are within `row`, and as many floats within `to`.
+    unsafe {
+        while at + S::LANES <= len {
+            s.store(to.as_mut_ptr().add(at), T::load(s, row.as_ptr().add(at * T::BYTES)));
+            at += S::LANES;
         }
-    }
-    for at in whole..len {
-        let b = &row[at * size..(at + 1) * size];
-        to[at] = match dtype {
-            DType::F16 => half::f16::from_le_bytes([b[0], b[1]]).to_f32(),
-            DType::BF16 => half::bf16::from_le_bytes([b[0], b[1]]).to_f32(),
-            _ => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
-        };
+        if at < len {
+            let n = len - at;
+            s.store_part(to.as_mut_ptr().add(at), T::load_part(s, row.as_ptr().add(at * T::BYTES), n), n);
+        }
     }
     to[len..].fill(0.0);
 }

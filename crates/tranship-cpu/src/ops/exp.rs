@@ -22,7 +22,6 @@ pub(crate) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
         p = s.fma(p, r, s.splat(c));
     }
-    // In two steps, for 2^127 is the largest power that there is, and `n` may be one above.
-    let half = s.round(s.mul(n, s.splat(0.5)));
-    s.mul(s.mul(p, s.exp2i(half)), s.exp2i(s.sub(n, half)))
+    // From -126 to 127: all powers of two that there are.
+    s.mul(p, s.exp2i(n))
 }

@@ -13,6 +13,8 @@ pub(crate) mod quantize;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod rows;
+#[cfg(test)]
+mod tests;
 pub(crate) mod unpack;
 
 use std::marker::PhantomData;

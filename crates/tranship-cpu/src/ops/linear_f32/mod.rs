@@ -12,7 +12,7 @@
 
 mod dots;
 mod tiles;
-mod widen;
+pub(crate) mod widen;
 
 use super::{Epilogue, Out, Weights};
 use crate::arch::Isa;
