@@ -70,15 +70,8 @@ impl Attend<'_> {
         assert_eq!(self.y.len(), self.q.len(), "as many values out as in");
         let padded = self.dim.next_multiple_of(MAX_LANES);
         let queries = ROWS.min(self.rows()) * self.group();
-        let sizes = [
-            KEYS * padded,
-            KEYS * padded,
-            KEYS * padded,
-            queries * padded,
-            queries,
-            queries,
-            TILE * KEYS,
-        ];
+        let sizes =
+            [KEYS * padded, KEYS * padded, KEYS * padded, queries * padded, queries, queries, TILE * KEYS];
         with_scratch(sizes.iter().map(|n| piece(*n)).sum(), |scratch| {
             for unit in (0..self.units()).filter(|unit| (first + unit) % share.of() == share.index()) {
                 let mut pieces = Pieces(&mut *scratch);
@@ -190,12 +183,17 @@ impl<T: Format> Unit<'_, T> {
         if most == 0 {
             return;
         }
-        if S::MANY_REGISTERS { self.score::<S, R, 4>(s, first, most) } else { self.score::<S, R, 2>(s, first, most) }
+        if S::MANY_REGISTERS {
+            self.score::<S, R, 4>(s, first, most)
+        } else {
+            self.score::<S, R, 2>(s, first, most)
+        }
         let mut fade = [0.0; R];
         for (r, fade) in fade.iter_mut().enumerate() {
             *fade = self.weigh(s, first + r, r, self.seen(block, first + r));
         }
-        let (padded, four) = (self.memory.padded, if S::MANY_REGISTERS { 4 * S::LANES } else { 2 * S::LANES });
+        let (padded, four) =
+            (self.memory.padded, if S::MANY_REGISTERS { 4 * S::LANES } else { 2 * S::LANES });
         let mut at = 0;
         while at + four <= padded {
             if S::MANY_REGISTERS {

@@ -63,7 +63,7 @@ impl Kernel for StoreRows<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, s: S) {
         let Store { x, width, dtype, cache } = self.op;
         let size = dtype.block_bytes();
         let Range { start, end } = self.range;
@@ -72,7 +72,15 @@ impl Kernel for StoreRows<'_> {
         let x = &x[start * width..end * width];
         match dtype {
             DType::F16 => {
-                for (b, v) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(x) {
+                let whole = x.len() / S::LANES * S::LANES;
+                for at in (0..whole).step_by(S::LANES) {
+                    // SAFETY: a whole vector from `at` on is within `x`, and as many numbers within `bytes`.
+                    unsafe {
+                        let v = finite(s, s.load(x.as_ptr().add(at)), 65_504.0);
+                        s.store_f16(bytes.as_mut_ptr().add(at * 2).cast(), v);
+                    }
+                }
+                for (b, v) in bytes[whole * 2..].as_chunks_mut::<2>().0.iter_mut().zip(&x[whole..]) {
                     *b = half::f16::from_f32(round_f16(*v)).to_le_bytes();
                 }
             }
@@ -88,4 +96,12 @@ impl Kernel for StoreRows<'_> {
             }
         }
     }
+}
+
+/// Finite values within the limit; the others as they are.
+#[inline(always)]
+fn finite<S: Simd>(s: S, v: S::F, limit: f32) -> S::F {
+    let (limit, size) = (s.splat(limit), s.abs(v));
+    let clamped = s.max(s.min(v, limit), s.sub(s.splat(0.0), limit));
+    s.select_ge(limit, size, v, s.select_ge(s.splat(f32::MAX), size, clamped, v))
 }

@@ -70,7 +70,8 @@ impl Sequence {
         let random = &mut Random::new(shape.len as u64);
         let Shape { heads, kv_heads, dim, len, dtype } = shape;
         let q = random.floats(len * heads * dim, 4.0);
-        let (k, v) = (weights(random, dtype, len * kv_heads * dim), weights(random, dtype, len * kv_heads * dim));
+        let (k, v) =
+            (weights(random, dtype, len * kv_heads * dim), weights(random, dtype, len * kv_heads * dim));
         Sequence { shape, q, k, v }
     }
 
@@ -98,7 +99,8 @@ impl Sequence {
     /// The definition, in F64; with each value the greatest value that went into it.
     fn wanted(&self) -> Vec<(f64, f64)> {
         let Shape { heads, kv_heads, dim, len, dtype } = self.shape;
-        let (k, v) = (decode(dtype, &self.k, len * kv_heads * dim), decode(dtype, &self.v, len * kv_heads * dim));
+        let (k, v) =
+            (decode(dtype, &self.k, len * kv_heads * dim), decode(dtype, &self.v, len * kv_heads * dim));
         let mut out = Vec::new();
         for row in 0..len {
             for head in 0..heads {
@@ -159,7 +161,11 @@ fn attention_has_the_same_bits_for_every_split() {
                 for from in (0..shape.len).step_by(step) {
                     let to = (from + step).min(shape.len);
                     let part = sequence.attend(isa, threads, from, to);
-                    assert_same(&format!("{isa}, rows {from}..{to}"), &part, &whole[from * width..to * width]);
+                    assert_same(
+                        &format!("{isa}, rows {from}..{to}"),
+                        &part,
+                        &whole[from * width..to * width],
+                    );
                 }
             }
         }
@@ -246,7 +252,12 @@ fn elementwise_is_its_definition() {
                 let op = Elementwise { x: Out::new(&mut y), each };
                 Pool::new(2).unwrap().run(|share| op.part(isa, share));
                 let wanted: Vec<(f64, f64)> = (0..n).map(|i| (definition(i), definition(i).abs())).collect();
-                assert_close(&format!("{each:?} of {n}, {isa}").chars().take(80).collect::<String>(), &y, &wanted, 5e-7);
+                assert_close(
+                    &format!("{each:?} of {n}, {isa}").chars().take(80).collect::<String>(),
+                    &y,
+                    &wanted,
+                    5e-7,
+                );
             }
         }
     }
@@ -279,12 +290,31 @@ fn rows_of_tables_and_caches() {
     }
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         let (rows, width) = (5, 33);
-        let x = Random::new(1).floats(rows * width, 100.0);
-        let mut cache = vec![0u8; rows * width * dtype.block_bytes()];
-        let op = Store { x: &x, width, dtype, cache: Out::new(&mut cache) };
-        Pool::new(2).unwrap().run(|share| op.part(Isa::detect(), share));
-        let mut wanted = vec![0u8; cache.len()];
-        tranship_tensor::encode(dtype, &x, &mut wanted).expect("a float type");
-        assert_eq!(cache, wanted, "{dtype}");
+        let mut x = Random::new(1).floats(rows * width, 100.0);
+        let mut stored = x.clone();
+        // Finite values stay finite, others stay what they are.
+        let special =
+            [(70_000.0, 65_504.0), (-1e30, -65_504.0), (f32::INFINITY, f32::INFINITY), (f32::NAN, f32::NAN)];
+        for at in [4, rows * width - 5] {
+            for (i, (value, in_f16)) in special.into_iter().enumerate() {
+                x[at + i] = value;
+                stored[at + i] = if dtype == DType::F16 { in_f16 } else { value };
+            }
+        }
+        let mut wanted = vec![0u8; rows * width * dtype.block_bytes()];
+        tranship_tensor::encode(dtype, &stored, &mut wanted).expect("a float type");
+        for isa in isas() {
+            let mut cache = vec![0u8; wanted.len()];
+            let op = Store { x: &x, width, dtype, cache: Out::new(&mut cache) };
+            Pool::new(2).unwrap().run(|share| op.part(isa, share));
+            let (got, wanted) = (decode(dtype, &cache, x.len()), decode(dtype, &wanted, x.len()));
+            for (i, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
+                assert!(
+                    got == wanted || got.is_nan() && wanted.is_nan(),
+                    "{dtype}, {isa}: {} became {got}",
+                    x[i]
+                );
+            }
+        }
     }
 }

@@ -241,7 +241,13 @@ impl<const BF16: bool> Tiles<'_, BF16> {
 
     /// Adds up the lanes, and ends the tile's results.
     #[inline(always)]
-    fn finish<S: Simd, const M: usize, const MN: usize>(&self, s: S, row: usize, out: usize, acc: [S::F; MN]) {
+    fn finish<S: Simd, const M: usize, const MN: usize>(
+        &self,
+        s: S,
+        row: usize,
+        out: usize,
+        acc: [S::F; MN],
+    ) {
         let (op, held) = (self.op, GROUP.min(self.outs.end - out));
         let mut bias = [0.0; GROUP];
         if let Some(all) = op.epilogue.bias {
