@@ -1,4 +1,5 @@
 //! `llama-bench` from sources, so that a comparison can be repeated: what was fetched, mended and built is printed.
+//! It needs pip, CMake (on the path, or beside the Python that is named), a build tool for it and a C++ compiler.
 
 use crate::{XtaskError, fetch, tool};
 use std::path::{Path, PathBuf};
@@ -46,9 +47,11 @@ pub fn run(folder: &Path, python: &Path) -> Result<(), XtaskError> {
     let sources = folder.join(name.trim_end_matches(ending)).join("vendor").join("llama.cpp");
     let mended = mend(&sources.join(TILES))?;
     let build = folder.join("build");
-    tool::shown(Command::new("cmake").arg("-S").arg(&sources).arg("-B").arg(&build).args(OPTIONS))?;
-    let target = ["--target", "llama-bench", "--parallel"];
-    tool::shown(Command::new("cmake").arg("--build").arg(&build).args(target))?;
+    let cmake = cmake(python);
+    tool::shown(Command::new(&cmake).arg("-S").arg(&sources).arg("-B").arg(&build).args(OPTIONS))?;
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from).to_string();
+    let target = ["--target", "llama-bench", "--parallel", &jobs];
+    tool::shown(Command::new(&cmake).arg("--build").arg(&build).args(target))?;
     let program: PathBuf = build.join("bin").join(format!("llama-bench{}", std::env::consts::EXE_SUFFIX));
     println!("{PACKAGE}, its vendor/llama.cpp, cmake {}", OPTIONS.join(" "));
     println!(
@@ -56,6 +59,12 @@ pub fn run(folder: &Path, python: &Path) -> Result<(), XtaskError> {
     );
     println!("{}", program.display());
     Ok(())
+}
+
+/// CMake as Python's package of that name puts it beside the interpreter, or else the machine's.
+fn cmake(python: &Path) -> PathBuf {
+    let beside = python.with_file_name(format!("cmake{}", std::env::consts::EXE_SUFFIX));
+    if beside.is_file() { beside } else { PathBuf::from("cmake") }
 }
 
 /// Puts a barrier before each load of a tile configuration, and gives the number of loads. A second time changes
