@@ -60,6 +60,7 @@ impl Isa {
 
     /// What this machine lacks for `self`, in words; `None` when it lacks nothing.
     pub fn missing(self) -> Option<&'static str> {
+        #[cfg(target_arch = "x86_64")]
         macro_rules! need {
             ($($feature:tt),*) => {{
                 $(if !std::arch::is_x86_feature_detected!($feature) { return Some($feature); })*

@@ -17,6 +17,7 @@ use super::linear_f32::widen::{Bf16, F16, F32, Format};
 use crate::arch::{Isa, Kernel, MAX_LANES, Simd};
 use crate::pool::Share;
 use crate::scratch::{Pieces, piece, with_scratch};
+use std::marker::PhantomData;
 use tranship_dtype::DType;
 
 /// Keys of a block.
@@ -79,9 +80,13 @@ impl Attend<'_> {
                 let (head, row) = (unit % self.kv_heads, unit / self.kv_heads * ROWS);
                 let memory = Memory { padded, rows, keys, values, sums, most, total, scores };
                 match self.dtype {
-                    DType::F16 => isa.dispatch(Unit { op: *self, head, row, memory, format: F16 }),
-                    DType::BF16 => isa.dispatch(Unit { op: *self, head, row, memory, format: Bf16 }),
-                    _ => isa.dispatch(Unit { op: *self, head, row, memory, format: F32 }),
+                    DType::F16 => {
+                        isa.dispatch(Unit { op: *self, head, row, memory, format: PhantomData::<F16> })
+                    }
+                    DType::BF16 => {
+                        isa.dispatch(Unit { op: *self, head, row, memory, format: PhantomData::<Bf16> })
+                    }
+                    _ => isa.dispatch(Unit { op: *self, head, row, memory, format: PhantomData::<F32> }),
                 }
             }
         });
@@ -113,7 +118,7 @@ struct Unit<'a, T> {
     head: usize,
     row: usize,
     memory: Memory<'a>,
-    format: T,
+    format: PhantomData<T>,
 }
 
 impl<T: Format> Kernel for Unit<'_, T> {
