@@ -102,19 +102,19 @@ fn extreme_codes_do_not_saturate() {
 /// Copies the scale bytes of the generator's blocks.
 fn keep_scales(encoding: Encoding, w: &mut [u8], scales: &[u8]) {
     use Encoding::*;
-    let kept: &[std::ops::Range<usize>] = match encoding {
-        Q4_0 | Q5_0 | Q8_0 | IQ4_NL => &[0..2],
-        Q4_1 | Q5_1 | Q8_1 | Q8_K => &[0..4],
-        Q4_K | Q5_K => &[0..16],
-        IQ4_XS => &[0..8],
-        Q2_K => &[0..16, 80..84],
-        Q3_K => &[96..110],
-        Q6_K => &[192..210],
-        MXFP4 => &[0..1],
+    let kept: &[(usize, usize)] = match encoding {
+        Q4_0 | Q5_0 | Q8_0 | IQ4_NL => &[(0, 2)],
+        Q4_1 | Q5_1 | Q8_1 | Q8_K => &[(0, 4)],
+        Q4_K | Q5_K => &[(0, 16)],
+        IQ4_XS => &[(0, 8)],
+        Q2_K => &[(0, 16), (80, 84)],
+        Q3_K => &[(96, 110)],
+        Q6_K => &[(192, 210)],
+        MXFP4 => &[(0, 1)],
     };
     let size = encoding.block_bytes();
     for (w, scales) in w.chunks_exact_mut(size).zip(scales.chunks_exact(size)) {
-        kept.iter().for_each(|range| w[range.clone()].copy_from_slice(&scales[range.clone()]));
+        kept.iter().for_each(|&(from, to)| w[from..to].copy_from_slice(&scales[from..to]));
     }
 }
 

@@ -10,6 +10,7 @@
 //! 32-bit integers; in the matrix kernel each of its lanes holds four 8-bit codes of one output. `B` is 32
 //! bytes, one group of 32 codes whatever the width of the machine, and `D` is the eight 32-bit sums of its
 //! products; `G` is eight floats that those are accumulated in.
+#![allow(clippy::needless_range_loop, reason = "register tiles: one index goes into several arrays")]
 
 mod scalar;
 

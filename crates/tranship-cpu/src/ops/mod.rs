@@ -3,6 +3,7 @@
 //! An op is an options struct with a method `part`, which does one thread's share and may be called from inside any
 //! [`crate::pool::Pool::run`]; the methods of [`crate::Cpu`] of the same name run an op on all threads. All
 //! activations are F32 slices, `[rows, width]` row-major.
+#![allow(clippy::needless_range_loop, reason = "register tiles: one index goes into several arrays")]
 
 pub(crate) mod attend;
 pub(crate) mod elementwise;
