@@ -11,7 +11,8 @@ use crate::run::{Angles, BufferPtr, CacheForm, CachePtr, MAX_BLOCKS, Place, Work
 use std::collections::HashMap;
 use std::sync::Arc;
 use tranship_backend::{
-    BackendError, CarriedSpec, Chain, Input, Limits, RopeTable, RowState, Segment, State, Step, Weights, check_batch,
+    BackendError, CarriedSpec, Chain, Input, Limits, RopeTable, RowState, Segment, State, Step, Weights,
+    check_batch,
 };
 
 /// Floats of a cache line: buffers start at whole lines.

@@ -251,12 +251,14 @@ fn what_does_not_fit_is_refused_by_name() {
     assert!(error.starts_with("tokenizer_config.json: not valid JSON"), "{error}");
 }
 
-/// A real vocabulary and ids of its reference tokenizer, in the form of `sentence.json`'s models:
-/// `TRANSHIP_TOKENIZER_JSON=file cargo test -p tranship-text -- --ignored`.
+/// A real vocabulary and ids of its reference tokenizer, in the form of `sentence.json`'s models, where
+/// `TRANSHIP_TOKENIZER_JSON` names such a file.
 #[test]
-#[ignore = "needs the file that TRANSHIP_TOKENIZER_JSON names"]
 fn a_real_vocabulary_gives_its_reference_ids() {
-    let path = std::env::var("TRANSHIP_TOKENIZER_JSON").expect("TRANSHIP_TOKENIZER_JSON is set");
+    let Ok(path) = std::env::var("TRANSHIP_TOKENIZER_JSON") else {
+        println!("skipped: TRANSHIP_TOKENIZER_JSON names no vocabulary to check");
+        return;
+    };
     let file = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     let file: Value = serde_json::from_str(&file).expect("valid JSON");
     check(&path, &tokenizer(vocab(&file["vocab"])), &file["cases"], str::to_owned);

@@ -15,6 +15,8 @@
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -38,19 +40,21 @@ pub enum Isa {
     Avx512Vnni,
     /// [`Isa::Avx512Vnni`] and the BF16 dot product.
     Avx512Bf16,
+    /// [`Isa::Avx512Bf16`] and the 8-bit matrix tiles of AMX.
+    Amx,
     /// Advanced SIMD of 64-bit ARM.
     Neon,
 }
 
 impl Isa {
     /// All instruction sets, the plainest first.
-    pub const ALL: [Isa; 7] =
+    pub const ALL: [Isa; 8] =
         [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Neon];
 
     /// The best instruction set of this machine.
     pub fn detect() -> Isa {
         let order =
-            [Isa::Avx512Bf16, Isa::Avx512Vnni, Isa::Avx512, Isa::AvxVnni, Isa::Avx2, Isa::Neon, Isa::Scalar];
+            [Isa::Amx, Isa::Avx512Bf16, Isa::Avx512Vnni, Isa::Avx512, Isa::AvxVnni, Isa::Avx2, Isa::Neon, Isa::Scalar];
         order.into_iter().find(|isa| isa.missing().is_none()).unwrap_or(Isa::Scalar)
     }
 
@@ -80,6 +84,8 @@ impl Isa {
             Isa::Avx512Vnni => Isa::Avx512.missing().or_else(|| need!("avx512vnni")),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16 => Isa::Avx512Vnni.missing().or_else(|| need!("avx512bf16")),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Isa::Avx512Bf16.missing().or((!amx::available()).then_some("amx-int8")),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => (!std::arch::is_aarch64_feature_detected!("neon")).then_some("neon"),
             #[allow(unreachable_patterns)]
@@ -96,6 +102,7 @@ impl Isa {
             Isa::Avx512 => "avx512",
             Isa::Avx512Vnni => "avx512-vnni",
             Isa::Avx512Bf16 => "avx512-bf16",
+            Isa::Amx => "amx",
             Isa::Neon => "neon",
         }
     }
@@ -114,7 +121,7 @@ impl Isa {
             Isa::Avx2 | Isa::AvxVnni => unsafe { run_avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 => unsafe { run_avx512(kernel) },
+            Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => unsafe { run_avx512(kernel) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
             Isa::Neon => unsafe { run_neon(kernel) },
@@ -139,7 +146,7 @@ impl Isa {
             Isa::AvxVnni => unsafe { run_avx_vnni(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Isa::Avx512Vnni | Isa::Avx512Bf16 => unsafe { run_avx512_vnni(kernel) },
+            Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => unsafe { run_avx512_vnni(kernel) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
             Isa::Neon => unsafe { run_neon(kernel) },
@@ -157,7 +164,7 @@ impl Isa {
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `missing` has just found every feature of the function that is called.
-            Isa::Avx512Bf16 => Some(unsafe { run_avx512_bf16(kernel) }),
+            Isa::Avx512Bf16 | Isa::Amx => Some(unsafe { run_avx512_bf16(kernel) }),
             _ => {
                 drop(kernel);
                 None

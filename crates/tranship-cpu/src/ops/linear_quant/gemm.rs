@@ -125,7 +125,7 @@ impl<const GROUP: usize, const MINS: bool, const WIDE: bool> Tiles<'_, GROUP, MI
                 let out = out + t * S::LANES;
                 let n = self.outs.end.saturating_sub(out).min(S::LANES);
                 // SAFETY: outputs of this thread, of a row that exists.
-                unsafe { self.store(s, row + m, out, n, acc) };
+                unsafe { self.op.store(s, row + m, out, n, acc) };
             }
         }
     }
@@ -169,26 +169,5 @@ impl<const GROUP: usize, const MINS: bool, const WIDE: bool> Tiles<'_, GROUP, MI
             }
         }
         ints
-    }
-
-    /// Ends one vector of sums: the first `n` outputs from `out` on.
-    #[inline(always)]
-    unsafe fn store<S: Simd>(&self, s: S, row: usize, out: usize, n: usize, sums: S::F) {
-        if n == 0 {
-            return;
-        }
-        let epilogue = &self.op.epilogue;
-        // SAFETY: `n` outputs from `out` on exist, in the result and in the bias.
-        unsafe {
-            let y = self.op.y.ptr().add(row * self.op.w.outs() + out);
-            let mut sums = sums;
-            if let Some(bias) = epilogue.bias {
-                sums = s.add(sums, s.load_part(bias.as_ptr().add(out), n));
-            }
-            if epilogue.add {
-                sums = s.add(s.load_part(y, n), sums);
-            }
-            s.store_part(y, sums, n);
-        }
     }
 }

@@ -8,6 +8,8 @@
 //! through [`gemm`]: weights of 16 or 32 outputs at a time are laid out as a panel in the cache, and register tiles run
 //! over all rows.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod gemm;
 mod gemv;
 mod panel;
@@ -15,7 +17,7 @@ mod panel;
 use super::quantize::QuantizedRows;
 use super::unpack::{Blocks, WithBlocks, with_blocks};
 use super::{Epilogue, Out, Weights};
-use crate::arch::Isa;
+use crate::arch::{Isa, Simd};
 use crate::pool::Share;
 use tranship_dtype::{DType, Encoding};
 
@@ -47,6 +49,30 @@ impl<'a> LinearQuant<'a> {
         assert_eq!(y.len(), x.rows() * w.outs(), "the result's size");
         assert!(epilogue.bias.is_none_or(|bias| bias.len() == w.outs()), "a bias for each output");
         LinearQuant { x, w, encoding, epilogue, y }
+    }
+
+    /// Ends one vector of sums: the first `n` outputs from `out` on.
+    ///
+    /// # Safety
+    /// The row and the outputs exist, and are this thread's.
+    #[inline(always)]
+    pub(super) unsafe fn store<S: Simd>(&self, s: S, row: usize, out: usize, n: usize, sums: S::F) {
+        if n == 0 {
+            return;
+        }
+        let epilogue = &self.epilogue;
+        // SAFETY: `n` outputs from `out` on exist, in the result and in the bias.
+        unsafe {
+            let y = self.y.ptr().add(row * self.w.outs() + out);
+            let mut sums = sums;
+            if let Some(bias) = epilogue.bias {
+                sums = s.add(sums, s.load_part(bias.as_ptr().add(out), n));
+            }
+            if epilogue.add {
+                sums = s.add(s.load_part(y, n), sums);
+            }
+            s.store_part(y, sums, n);
+        }
     }
 
     /// This thread's share of the outputs.

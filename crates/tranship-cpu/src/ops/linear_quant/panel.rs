@@ -33,6 +33,10 @@ pub(super) struct Panel {
 }
 
 impl Panel {
+    /// Bytes from one four values deep to the next.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) const CODE_STRIDE: usize = MAX_PANEL * 4;
+
     const fn sizes(width: usize, groups: usize) -> [usize; 5] {
         [
             MAX_PANEL * width / 4,
