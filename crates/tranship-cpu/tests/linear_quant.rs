@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Random, assert_close, assert_same, decode, isas, linear_f64, weights};
-use tranship_cpu::{Cpu, Epilogue, QuantizedRows, Weights};
+use tranship_cpu::{Cpu, Epilogue, Isa, QuantizedRows, Weights};
 use tranship_dtype::{DType, Encoding};
 
 /// Errors against the sum of absolute products: the integers are exact, so only the additions of groups round.
@@ -36,7 +36,7 @@ fn every_encoding_on_every_instruction_set() {
         for encoding in Encoding::ALL {
             let widths: &[usize] = if encoding.block_len() == 32 { &[32, 96, 576] } else { &[256, 768] };
             for width in widths {
-                for (rows, outs) in [(1, 1), (1, 37), (2, 17), (3, 5), (4, 16), (5, 33), (17, 50)] {
+                for (rows, outs) in [(1, 1), (1, 37), (2, 17), (3, 5), (4, 16), (5, 33), (17, 50), (40, 32)] {
                     check(&cpu, encoding.into(), rows, outs, *width);
                 }
             }
@@ -48,7 +48,7 @@ fn every_encoding_on_every_instruction_set() {
 fn more_rows_than_tiles() {
     let cpu = Cpu::new(1).unwrap();
     for encoding in Encoding::ALL {
-        for rows in [6, 7, 8, 9, 10, 11, 64] {
+        for rows in [6, 7, 8, 9, 10, 11, 16, 17, 31, 64] {
             check(&cpu, encoding.into(), rows, 70, 512);
         }
     }
@@ -57,7 +57,7 @@ fn more_rows_than_tiles() {
 #[test]
 fn threads_do_not_change_a_bit() {
     for isa in isas() {
-        for rows in [1, 3, 20] {
+        for rows in [1, 3, 20, 35] {
             let one = check(&Cpu::with_isa(isa, 1).unwrap(), DType::Q4_K, rows, 133, 512);
             for threads in [2, 3, 5] {
                 let many = check(&Cpu::with_isa(isa, threads).unwrap(), DType::Q4_K, rows, 133, 512);
@@ -80,7 +80,7 @@ fn extreme_codes_do_not_saturate() {
                 // Scales of the generator, codes all the same: both ends of what products can add up to.
                 let mut w = vec![fill; scales.len()];
                 keep_scales(encoding, &mut w, &scales);
-                for rows in [1, 6] {
+                for rows in [1, 6, 16] {
                     let x: Vec<f32> =
                         (0..rows * width).map(|i| if i % 64 < 32 { 1.0 } else { -1.0 }).collect();
                     let mut q = QuantizedRows::new();
@@ -123,7 +123,7 @@ fn bias_and_residual() {
     let (rows, outs, width) = (9, 21, 64);
     for isa in isas() {
         let cpu = Cpu::with_isa(isa, 2).unwrap();
-        for rows in [1, rows] {
+        for rows in [1, rows, 16, 23] {
             let plain = check(&cpu, DType::Q8_0, rows, outs, width);
             let random = &mut Random::new((outs * width) as u64);
             let w = weights(random, DType::Q8_0, outs * width);
@@ -165,5 +165,18 @@ fn quantization_is_within_half_a_step() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn vectors_and_matrix_tiles_give_the_same_bits() {
+    if let Some(missing) = Isa::Amx.missing() {
+        println!("skipped: this machine lacks {missing}");
+        return;
+    }
+    let (vectors, tiles) = (Cpu::with_isa(Isa::Avx512Vnni, 1).unwrap(), Cpu::with_isa(Isa::Amx, 1).unwrap());
+    for encoding in Encoding::ALL {
+        let (a, b) = (check(&vectors, encoding.into(), 37, 75, 768), check(&tiles, encoding.into(), 37, 75, 768));
+        assert_same(&format!("{encoding}"), &b, &a);
     }
 }

@@ -49,7 +49,7 @@ pub enum Isa {
 impl Isa {
     /// All instruction sets, the plainest first.
     pub const ALL: [Isa; 8] =
-        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Neon];
+        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx, Isa::Neon];
 
     /// The best instruction set of this machine.
     pub fn detect() -> Isa {

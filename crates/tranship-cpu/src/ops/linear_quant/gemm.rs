@@ -9,20 +9,31 @@ use super::panel::{Fill, MAX_PANEL, Panel};
 use crate::arch::{Isa, Kernel, Simd};
 use crate::ops::unpack::Blocks;
 use crate::pool::Share;
-use crate::scratch::with_scratch;
+use crate::scratch::{piece, with_scratch};
 use std::marker::PhantomData;
 use std::ops::Range;
 
 /// This thread's share of the outputs.
 pub(super) fn part<E: Blocks>(op: &LinearQuant<'_>, isa: Isa, share: Share<'_>) {
     let outs = share.range(op.w.outs(), MAX_PANEL);
+    if outs.is_empty() {
+        return;
+    }
     let groups = op.w.width() / E::GROUP;
-    with_scratch(Panel::floats(op.w.width(), groups), |scratch| {
+    let kind = Kind { group: E::GROUP, mins: E::MINS, wide: E::WIDE };
+    let for_amx = amx_floats(op, isa, groups);
+    with_scratch(Panel::floats(op.w.width(), groups) + for_amx, |scratch| {
+        let (scales, scratch) = scratch.split_at_mut(for_amx);
+        prepare_amx(op, E::GROUP, scales);
         let panel = Panel::new(scratch, op.w.width(), groups);
         for first in outs.clone().step_by(MAX_PANEL) {
             let outs = first..(first + MAX_PANEL).min(outs.end);
             isa.dispatch_bytes(Fill::<E> { w: op.w, outs: outs.clone(), panel, encoding: PhantomData });
-            tiles(op, isa, &panel, outs, Kind { group: E::GROUP, mins: E::MINS, wide: E::WIDE });
+            if for_amx > 0 {
+                amx_tiles(op, isa, &panel, outs, kind, scales);
+            } else {
+                tiles(op, isa, &panel, outs, kind);
+            }
         }
     });
 }
@@ -45,6 +56,41 @@ fn tiles(op: &LinearQuant<'_>, isa: Isa, panel: &Panel, outs: Range<usize>, kind
         (16, false, false) => isa.dispatch_bytes(Tiles::<16, false, false> { op, panel, outs }),
         (group, _, wide) => unreachable!("no encoding has groups of {group}, wide: {wide}"),
     }
+}
+
+/// Scratch for matrix tiles; 0 where they are not to be used.
+fn amx_floats(op: &LinearQuant<'_>, isa: Isa, groups: usize) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Amx && op.x.rows() >= super::amx::LEAST_ROWS {
+        return piece(super::amx::floats(op.x.rows(), groups));
+    }
+    let _ = (op, isa, groups);
+    0
+}
+
+fn prepare_amx(op: &LinearQuant<'_>, group: usize, scales: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if !scales.is_empty() {
+        super::amx::transpose_scales(op.x, group, scales);
+    }
+    let _ = (op, group, scales);
+}
+
+/// All rows by one panel, on matrix tiles.
+#[cfg(target_arch = "x86_64")]
+fn amx_tiles(op: &LinearQuant<'_>, isa: Isa, panel: &Panel, outs: Range<usize>, kind: Kind, scales: &[f32]) {
+    use super::amx::tiles;
+    match (kind.group, kind.mins) {
+        (32, true) => tiles::<32, true>(op, isa, panel, outs, scales),
+        (32, false) => tiles::<32, false>(op, isa, panel, outs, scales),
+        (16, true) => tiles::<16, true>(op, isa, panel, outs, scales),
+        (_, _) => tiles::<16, false>(op, isa, panel, outs, scales),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn amx_tiles(_: &LinearQuant<'_>, _: Isa, _: &Panel, _: Range<usize>, _: Kind, _: &[f32]) {
+    unreachable!("matrix tiles are of another processor family")
 }
 
 /// All rows by one panel, for groups of `GROUP` values.
