@@ -176,7 +176,8 @@ fn vectors_and_matrix_tiles_give_the_same_bits() {
     }
     let (vectors, tiles) = (Cpu::with_isa(Isa::Avx512Vnni, 1).unwrap(), Cpu::with_isa(Isa::Amx, 1).unwrap());
     for encoding in Encoding::ALL {
-        let (a, b) = (check(&vectors, encoding.into(), 37, 75, 768), check(&tiles, encoding.into(), 37, 75, 768));
+        let (a, b) =
+            (check(&vectors, encoding.into(), 37, 75, 768), check(&tiles, encoding.into(), 37, 75, 768));
         assert_same(&format!("{encoding}"), &b, &a);
     }
 }

@@ -69,8 +69,8 @@ struct Sizes {
     rows: [u8; 16],
 }
 
-/// This thread's use of the tiles, for groups of `GROUP` values: 0 to 3 hold sums, 4 and 5 rows of activation codes, 6 and 7
-/// codes of weights, four values deep.
+/// This thread's use of the tiles, for groups of `GROUP` values: 0 holds sums, 1 rows of activation codes, 2 codes of
+/// weights, four values deep.
 pub(crate) struct Session<const GROUP: usize>(());
 
 impl<const GROUP: usize> Session<GROUP> {
@@ -82,12 +82,9 @@ impl<const GROUP: usize> Session<GROUP> {
         assert!(available(), "this machine has no tiles that may be used");
         let mut sizes =
             Sizes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        for tile in 0..8 {
-            (sizes.rows[tile], sizes.row_bytes[tile]) = match tile {
-                0..4 => (16, 64),
-                4..6 => (16, GROUP as u16),
-                _ => (GROUP as u8 / 4, 64),
-            };
+        let all = [(16, 64), (16, GROUP as u16), (GROUP as u8 / 4, 64)];
+        for (tile, size) in all.into_iter().enumerate() {
+            (sizes.rows[tile], sizes.row_bytes[tile]) = size;
         }
         // SAFETY: the tiles exist; the sizes are within those of palette 1.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &sizes, options(nostack, readonly)) };
@@ -95,12 +92,12 @@ impl<const GROUP: usize> Session<GROUP> {
     }
 
     /// Writes the sums of products of signed codes: `[16, GROUP]` at `rows`, by `[GROUP / 4, 16, 4]` at `codes`, to `[16, 16]` at
-    /// `sums`. Strides are in bytes. `ODD` only picks other tiles, so that two calls in a row do not wait for each other.
+    /// `sums`. Strides are in bytes.
     ///
     /// # Safety
     /// All three are readable, `sums` writable.
     #[inline(always)]
-    pub(crate) unsafe fn dot<const ODD: bool>(
+    pub(crate) unsafe fn dot(
         &self,
         rows: *const i8,
         row_stride: usize,
@@ -108,40 +105,23 @@ impl<const GROUP: usize> Session<GROUP> {
         code_stride: usize,
         sums: *mut i32,
     ) {
-        // The tiles are no registers that the compiler knows the use of, or would use itself.
+        // The tiles are no registers that the compiler would use itself.
         // SAFETY: the session has set the sizes of what is read and written, which the caller vouches for.
         unsafe {
-            if ODD {
-                asm!(
-                    "tilezero tmm1",
-                    "tileloadd tmm5, [{rows} + {row_stride}]",
-                    "tileloadd tmm7, [{codes} + {code_stride}]",
-                    "tdpbssd tmm1, tmm5, tmm7",
-                    "tilestored [{sums} + {line}], tmm1",
-                    rows = in(reg) rows,
-                    row_stride = in(reg) row_stride,
-                    codes = in(reg) codes,
-                    code_stride = in(reg) code_stride,
-                    sums = in(reg) sums,
-                    line = in(reg) 64usize,
-                    options(nostack),
-                );
-            } else {
-                asm!(
-                    "tilezero tmm0",
-                    "tileloadd tmm4, [{rows} + {row_stride}]",
-                    "tileloadd tmm6, [{codes} + {code_stride}]",
-                    "tdpbssd tmm0, tmm4, tmm6",
-                    "tilestored [{sums} + {line}], tmm0",
-                    rows = in(reg) rows,
-                    row_stride = in(reg) row_stride,
-                    codes = in(reg) codes,
-                    code_stride = in(reg) code_stride,
-                    sums = in(reg) sums,
-                    line = in(reg) 64usize,
-                    options(nostack),
-                );
-            }
+            asm!(
+                "tilezero tmm0",
+                "tileloadd tmm1, [{rows} + {row_stride}]",
+                "tileloadd tmm2, [{codes} + {code_stride}]",
+                "tdpbssd tmm0, tmm1, tmm2",
+                "tilestored [{sums} + {line}], tmm0",
+                rows = in(reg) rows,
+                row_stride = in(reg) row_stride,
+                codes = in(reg) codes,
+                code_stride = in(reg) code_stride,
+                sums = in(reg) sums,
+                line = in(reg) 64usize,
+                options(nostack),
+            );
         }
     }
 }

@@ -228,6 +228,10 @@ macro_rules! byte_group_methods {
             v!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
         }
         #[inline(always)]
+        fn prefetch_write(self, p: *const u8) {
+            v!(_mm_prefetch::<_MM_HINT_ET0>(p.cast()))
+        }
+        #[inline(always)]
         fn f16(self, h: u16) -> f32 {
             v!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(h)))))
         }

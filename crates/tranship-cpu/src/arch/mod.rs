@@ -20,6 +20,8 @@ pub(crate) mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512_rows;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 
@@ -48,13 +50,29 @@ pub enum Isa {
 
 impl Isa {
     /// All instruction sets, the plainest first.
-    pub const ALL: [Isa; 8] =
-        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx, Isa::Neon];
+    pub const ALL: [Isa; 8] = [
+        Isa::Scalar,
+        Isa::Avx2,
+        Isa::AvxVnni,
+        Isa::Avx512,
+        Isa::Avx512Vnni,
+        Isa::Avx512Bf16,
+        Isa::Amx,
+        Isa::Neon,
+    ];
 
     /// The best instruction set of this machine.
     pub fn detect() -> Isa {
-        let order =
-            [Isa::Amx, Isa::Avx512Bf16, Isa::Avx512Vnni, Isa::Avx512, Isa::AvxVnni, Isa::Avx2, Isa::Neon, Isa::Scalar];
+        let order = [
+            Isa::Amx,
+            Isa::Avx512Bf16,
+            Isa::Avx512Vnni,
+            Isa::Avx512,
+            Isa::AvxVnni,
+            Isa::Avx2,
+            Isa::Neon,
+            Isa::Scalar,
+        ];
         order.into_iter().find(|isa| isa.missing().is_none()).unwrap_or(Isa::Scalar)
     }
 
@@ -376,4 +394,6 @@ pub(crate) trait Simd: Copy {
     fn g_reduce(self, g: Self::G) -> f32;
     /// Asks for the cache line at `p`, which need not be valid.
     fn prefetch(self, p: *const u8);
+    /// As [`Simd::prefetch`], for a line that will be written.
+    fn prefetch_write(self, p: *const u8);
 }

@@ -374,4 +374,6 @@ impl Simd for Neon {
     }
     #[inline(always)]
     fn prefetch(self, _: *const u8) {}
+    #[inline(always)]
+    fn prefetch_write(self, _: *const u8) {}
 }

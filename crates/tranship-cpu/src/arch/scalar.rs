@@ -361,4 +361,6 @@ impl Simd for Scalar {
     }
     #[inline(always)]
     fn prefetch(self, _: *const u8) {}
+    #[inline(always)]
+    fn prefetch_write(self, _: *const u8) {}
 }

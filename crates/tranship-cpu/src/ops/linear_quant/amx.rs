@@ -2,7 +2,7 @@
 //!
 //! The panel is that of [`super::gemm`], and so is the arithmetic, addition by addition: the results have the same bits.
 //! One instruction multiplies 16 rows of a group by 16 outputs; its sums go through memory into vector registers, where
-//! the group's scales are applied. That takes longer than the products, and is two groups behind them, so that it never
+//! the group's scales are applied. That takes longer than the products, and is some groups behind them, so that it never
 //! waits.
 
 use super::LinearQuant;
@@ -10,12 +10,15 @@ use super::panel::Panel;
 use crate::arch::amx::{SIDE, Session};
 use crate::arch::{Isa, Kernel, Simd};
 use crate::ops::quantize::QuantizedRows;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Fewer rows than this are left to vectors.
 pub(super) const LEAST_ROWS: usize = SIDE;
 /// Groups whose sums are under way.
-const AHEAD: usize = 2;
+const AHEAD: usize = 3;
+/// Room for the sums of so many groups.
+const RING: usize = 4;
 
 /// The first rows of the tiles: the last tile overlaps the one before, where the rows do not fill it.
 fn first_rows(rows: usize) -> impl Iterator<Item = usize> {
@@ -69,15 +72,41 @@ impl<const GROUP: usize, const MINS: bool> Kernel for Tiles<'_, GROUP, MINS> {
     fn run<S: Simd>(self, s: S) {
         assert!(S::LANES == SIDE, "tiles go with vectors of {SIDE} lanes");
         let (rows, groups) = (self.op.x.rows(), self.op.x.width() / GROUP);
-        let scales = self.scales.chunks_exact(groups * SIDE * 2);
-        for (tile, (first, scales)) in first_rows(rows).zip(scales).enumerate() {
-            for (vector, out) in self.outs.clone().step_by(SIDE).enumerate() {
-                // SAFETY: 16 rows from `first` on exist, and the panel has the vector; `scales` are those of the tile.
-                let acc = unsafe { self.tile(s, first, vector, scales) };
+        let vectors = self.outs.len().div_ceil(SIDE);
+        let mut ring = Ring([const { MaybeUninit::uninit() }; RING]);
+        let mut ahead = Ahead::new(&self, vectors, groups);
+        for _ in 0..AHEAD {
+            // SAFETY: the cursor goes over rows, vectors and groups that there are.
+            unsafe { ahead.issue(&self, &mut ring) };
+        }
+        let mut now = 0;
+        for (tile, (first, scales)) in
+            first_rows(rows).zip(self.scales.chunks_exact(groups * SIDE * 2)).enumerate()
+        {
+            for vector in 0..vectors {
+                let out = self.outs.start + vector * SIDE;
+                for m in 0..SIDE {
+                    let y = self.op.y.ptr().wrapping_add((first + m) * self.op.w.outs() + out);
+                    s.prefetch_write(y.cast());
+                }
+                let mut acc = [s.splat(0.0); SIDE];
+                for g in 0..groups {
+                    // SAFETY: as above; the sums of this group were issued `AHEAD` steps ago.
+                    unsafe {
+                        ahead.issue(&self, &mut ring);
+                        let sums = ring.0[now % RING].as_ptr().cast::<i32>();
+                        let scales = scales.as_ptr().add(g * SIDE * 2);
+                        self.scale(s, vector, g, sums, scales, &mut acc);
+                    }
+                    now += 1;
+                }
                 let n = SIDE.min(self.outs.end - out);
-                for (m, acc) in acc.into_iter().enumerate().skip(tile * SIDE - first) {
-                    // SAFETY: outputs of this thread, of a row that exists and that no tile before has written.
-                    unsafe { self.op.store(s, first + m, out, n, acc) };
+                for m in 0..SIDE {
+                    // What a tile before has written, it has written for good.
+                    if first + m >= tile * SIDE {
+                        // SAFETY: outputs of this thread, of a row that exists.
+                        unsafe { self.op.store(s, first + m, out, n, acc[m]) };
+                    }
                 }
             }
         }
@@ -85,46 +114,6 @@ impl<const GROUP: usize, const MINS: bool> Kernel for Tiles<'_, GROUP, MINS> {
 }
 
 impl<const GROUP: usize, const MINS: bool> Tiles<'_, GROUP, MINS> {
-    /// 16 rows from `first` on by a vector of outputs.
-    #[inline(always)]
-    unsafe fn tile<S: Simd>(&self, s: S, first: usize, vector: usize, scales: &[f32]) -> [S::F; SIDE] {
-        let groups = self.op.x.width() / GROUP;
-        let mut sums = Sums([[0; SIDE * SIDE]; 2 * AHEAD]);
-        let mut acc = [s.splat(0.0); SIDE];
-        // SAFETY: the caller's; `groups` groups of rows, panel and scales.
-        unsafe {
-            let mut g = 0;
-            while g < groups + AHEAD {
-                if g < groups {
-                    self.products::<false>(first, vector, g, &mut sums);
-                }
-                if g + 1 < groups {
-                    self.products::<true>(first, vector, g + 1, &mut sums);
-                }
-                for behind in [g, g + 1] {
-                    if behind >= AHEAD && behind < groups + AHEAD {
-                        let done = behind - AHEAD;
-                        let scales = scales.as_ptr().add(done * SIDE * 2);
-                        self.scale(s, vector, done, &sums.0[done % (2 * AHEAD)], scales, &mut acc);
-                    }
-                }
-                g += 2;
-            }
-        }
-        acc
-    }
-
-    /// The integer sums of group `g`.
-    #[inline(always)]
-    unsafe fn products<const ODD: bool>(&self, first: usize, vector: usize, g: usize, sums: &mut Sums) {
-        let x = self.op.x;
-        let rows = x.codes_ptr(first).wrapping_add(g * GROUP);
-        let codes = self.panel.codes_ptr(g * GROUP / 4, vector, SIDE);
-        let sums = sums.0[g % (2 * AHEAD)].as_mut_ptr();
-        // SAFETY: the caller's: 16 rows of the width, and a vector of the panel.
-        unsafe { self.session.dot::<ODD>(rows, x.width(), codes, Panel::CODE_STRIDE, sums) };
-    }
-
     /// Adds a group's sums, scaled.
     #[inline(always)]
     unsafe fn scale<S: Simd>(
@@ -132,15 +121,15 @@ impl<const GROUP: usize, const MINS: bool> Tiles<'_, GROUP, MINS> {
         s: S,
         vector: usize,
         g: usize,
-        sums: &[i32; SIDE * SIDE],
+        sums: *const i32,
         scales: *const f32,
         acc: &mut [S::F; SIDE],
     ) {
-        // SAFETY: the caller's: group `g` of the panel, and its `[2, SIDE]` scales of rows.
+        // SAFETY: the caller's: `[16, 16]` sums, group `g` of the panel, and its `[2, SIDE]` scales of rows.
         unsafe {
             let scale = s.load(self.panel.scale_ptr(g, vector, SIDE));
             for m in 0..SIDE {
-                let scaled = s.mul(s.i_to_f(s.i_load(sums.as_ptr().add(m * SIDE))), scale);
+                let scaled = s.mul(s.i_to_f(s.i_load(sums.add(m * SIDE))), scale);
                 acc[m] = s.fma(scaled, s.splat(scales.add(m).read()), acc[m]);
             }
             if MINS {
@@ -155,4 +144,72 @@ impl<const GROUP: usize, const MINS: bool> Tiles<'_, GROUP, MINS> {
 
 /// Tiles of sums on their way.
 #[repr(C, align(64))]
-struct Sums([[i32; SIDE * SIDE]; 2 * AHEAD]);
+struct Ring([MaybeUninit<[i32; SIDE * SIDE]>; RING]);
+
+/// Where products are made: some groups ahead of where they are used, across tiles.
+struct Ahead {
+    rows: *const i8,
+    codes: *const u8,
+    /// Groups left of the present tile and vector, vectors left of the tile.
+    groups: usize,
+    vectors: usize,
+    /// Tiles begun, of all.
+    tile: usize,
+    tiles: usize,
+    issued: usize,
+}
+
+impl Ahead {
+    fn new<const GROUP: usize, const MINS: bool>(
+        of: &Tiles<'_, GROUP, MINS>,
+        vectors: usize,
+        groups: usize,
+    ) -> Ahead {
+        let x = of.op.x;
+        let (rows, codes) = (x.codes_ptr(0), of.panel.codes_ptr(0, 0, SIDE).cast_const());
+        Ahead { rows, codes, groups, vectors, tile: 0, tiles: x.rows().div_ceil(SIDE), issued: 0 }
+    }
+
+    /// Makes the products of the next group, if there is one.
+    ///
+    /// # Safety
+    /// The panel and the activations are those of [`Ahead::new`].
+    #[inline(always)]
+    unsafe fn issue<const GROUP: usize, const MINS: bool>(
+        &mut self,
+        of: &Tiles<'_, GROUP, MINS>,
+        ring: &mut Ring,
+    ) {
+        if self.tile == self.tiles {
+            return;
+        }
+        let width = of.op.x.width();
+        let sums = ring.0[self.issued % RING].as_mut_ptr().cast();
+        // SAFETY: 16 rows and a vector of the panel, at a group that there is.
+        unsafe { of.session.dot(self.rows, width, self.codes, Panel::CODE_STRIDE, sums) };
+        self.issued += 1;
+        self.rows = self.rows.wrapping_add(GROUP);
+        self.codes = self.codes.wrapping_add(GROUP / 4 * Panel::CODE_STRIDE);
+        self.groups -= 1;
+        if self.groups == 0 {
+            self.next(of);
+        }
+    }
+
+    /// Goes on to the next vector or tile.
+    #[cold]
+    fn next<const GROUP: usize, const MINS: bool>(&mut self, of: &Tiles<'_, GROUP, MINS>) {
+        let x = of.op.x;
+        let all = of.outs.len().div_ceil(SIDE);
+        self.groups = x.width() / GROUP;
+        self.vectors -= 1;
+        if self.vectors == 0 {
+            self.vectors = all;
+            self.tile += 1;
+        }
+        if self.tile < self.tiles {
+            self.rows = x.codes_ptr((self.tile * SIDE).min(x.rows() - SIDE));
+            self.codes = of.panel.codes_ptr(0, all - self.vectors, SIDE);
+        }
+    }
+}

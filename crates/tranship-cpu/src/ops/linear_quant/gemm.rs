@@ -145,11 +145,22 @@ impl<const GROUP: usize, const MINS: bool, const WIDE: bool> Tiles<'_, GROUP, MI
             d[m] = groups.scale[row * groups.stride..].as_ptr();
             sums[m] = groups.scaled_sum[row * groups.stride..].as_ptr();
         }
+        for m in 0..M.min(rows - row) {
+            let y = self.op.y.ptr().wrapping_add((row + m) * self.op.w.outs() + out);
+            for t in 0..NT {
+                s.prefetch_write(y.wrapping_add(t * S::LANES).cast());
+            }
+        }
         let mut acc = [[s.splat(0.0); NT]; M];
         let vector = (out - self.outs.start) / S::LANES;
         for g in 0..x.width() / GROUP {
             // SAFETY: group `g` of the panel and of each row; the panel has vectors `vector .. vector + NT`.
             unsafe {
+                if g * GROUP % 64 == 0 {
+                    for m in 0..M {
+                        s.prefetch(codes[m].wrapping_add(M * x.width() + g * GROUP));
+                    }
+                }
                 let ints = self.group_sums::<S, M, NT>(s, g, vector, codes);
                 for t in 0..NT {
                     let scale = s.load(self.panel.scale_ptr(g, vector + t, S::LANES));

@@ -20,6 +20,9 @@ const PREFETCH_BYTES: usize = 2048;
 pub(super) fn part<E: Blocks>(op: &LinearQuant<'_>, isa: Isa, share: Share<'_>) {
     // Units of 16, so that no two threads write one cache line.
     let outs = share.range(op.w.outs(), MAX_LANES);
+    if op.x.rows() == 1 && whole_registers(op, isa, outs.clone()) {
+        return;
+    }
     let groups = piece(op.w.width() / E::GROUP);
     with_scratch(groups * (2 + FEW_ROWS), |scratch| {
         let mut pieces = Pieces(scratch);
@@ -40,6 +43,46 @@ pub(super) fn part<E: Blocks>(op: &LinearQuant<'_>, isa: Isa, share: Share<'_>) 
             }),
         }
     });
+}
+
+/// One row by the encodings that have a kernel of their own; `false`, and nothing is done, for the others.
+#[cfg(target_arch = "x86_64")]
+fn whole_registers(op: &LinearQuant<'_>, isa: Isa, outs: Range<usize>) -> bool {
+    use crate::arch::avx512_rows::{Activations, Q4_0, Q4_1, Q8_0, dot_rows};
+    use tranship_dtype::Encoding;
+    if !matches!(isa, Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx) || op.w.outs() == 0 {
+        return false;
+    }
+    assert!(isa.missing().is_none(), "{isa} is not of this machine");
+    let groups = op.x.groups(32);
+    let x = Activations {
+        codes: op.x.codes_ptr(0),
+        scale: groups.scale.as_ptr(),
+        sum: groups.scaled_sum.as_ptr(),
+    };
+    let (weights, blocks) = (op.w.row_ptr(0), op.w.width() / 32);
+    let done = |out: usize, sum: f32| {
+        // SAFETY: this thread alone has output `out`.
+        let y = unsafe { &mut op.y.range(out..out + 1)[0] };
+        *y = op.epilogue.finish(sum, out, *y);
+    };
+    // SAFETY: the weights have rows of `blocks` blocks up to `outs.end`, and so has the one row of activations, whose
+    // scales are padded to the widest vector; the instructions were asked for just now.
+    unsafe {
+        match op.encoding {
+            Encoding::Q4_0 => dot_rows::<Q4_0>(weights, blocks, x, outs, done),
+            Encoding::Q4_1 => dot_rows::<Q4_1>(weights, blocks, x, outs, done),
+            Encoding::Q8_0 => dot_rows::<Q8_0>(weights, blocks, x, outs, done),
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// No other processor has a kernel of its own.
+#[cfg(not(target_arch = "x86_64"))]
+fn whole_registers(_: &LinearQuant<'_>, _: Isa, _: Range<usize>) -> bool {
+    false
 }
 
 /// Up to `R` rows by the outputs `outs`; rows that are not there repeat the last.
