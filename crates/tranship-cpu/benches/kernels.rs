@@ -138,9 +138,9 @@ fn limits(c: &mut Criterion) {
         // SAFETY: the feature has just been detected.
         group.bench_function("f32 products", |b| b.iter(|| unsafe { products::floats(black_box(1e-9)) }));
         group.throughput(Throughput::Elements((CHAINS * STEPS * 128) as u64));
-        // SAFETY: as above.
         group.bench_function("8-bit products", |b| {
-            b.iter(|| unsafe { products::bytes(black_box(0x0101_0101)) })
+            // SAFETY: as above.
+            b.iter(|| unsafe { products::bytes(black_box(0x0101_0101)) });
         });
     }
 }

@@ -145,6 +145,7 @@ impl<const GROUP: usize, const MINS: bool, const WIDE: bool> Tiles<'_, GROUP, MI
             d[m] = groups.scale[row * groups.stride..].as_ptr();
             sums[m] = groups.scaled_sum[row * groups.stride..].as_ptr();
         }
+        // The result's lines come while the sums are made.
         for m in 0..M.min(rows - row) {
             let y = self.op.y.ptr().wrapping_add((row + m) * self.op.w.outs() + out);
             for t in 0..NT {
@@ -156,7 +157,8 @@ impl<const GROUP: usize, const MINS: bool, const WIDE: bool> Tiles<'_, GROUP, MI
         for g in 0..x.width() / GROUP {
             // SAFETY: group `g` of the panel and of each row; the panel has vectors `vector .. vector + NT`.
             unsafe {
-                if g * GROUP % 64 == 0 {
+                // A line of each row of the next tile.
+                if (g * GROUP).is_multiple_of(64) {
                     for m in 0..M {
                         s.prefetch(codes[m].wrapping_add(M * x.width() + g * GROUP));
                     }
