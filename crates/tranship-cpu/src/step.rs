@@ -107,9 +107,11 @@ impl CpuStep {
     }
 }
 
-/// Whether the last part can be run on the wanted rows alone, straight into the caller's rows.
+/// Whether the last part can be run on the wanted rows alone, straight into the caller's rows. A chain of one part
+/// runs on all rows: its input is all there is to select from, and may be tokens.
 fn selects(parts: &[Part]) -> bool {
-    let Some(lowered) = parts.last().map(|p| &p.lowered) else { return false };
+    let [_, .., last] = parts else { return false };
+    let lowered = &last.lowered;
     let result = lowered.result;
     lowered.row_wise && result.buffer != 0 && lowered.buffers[result.buffer] == result.width
 }
@@ -205,9 +207,7 @@ impl CpuStep {
         }
         let selects = selects(&self.parts);
         let body = self.parts.len() - usize::from(selects);
-        if body > 0 {
-            self.work(0..body, rows, tokens, None);
-        }
+        self.work(0..body, rows, tokens, None);
         let width = self.limits.width_out;
         let wanted = std::mem::take(&mut self.selected);
         if !selects {
@@ -216,12 +216,10 @@ impl CpuStep {
                 out.extend_from_slice(&rows[row * width..]);
             }
         } else if !wanted.is_empty() {
-            if body > 0 {
-                let inner = self.parts[body - 1].lowered.result.width;
-                let x = self.buffer_mut(rows * inner);
-                for (to, from) in wanted.iter().enumerate() {
-                    x.copy_within(from * inner..(from + 1) * inner, to * inner);
-                }
+            let inner = self.parts[body - 1].lowered.result.width;
+            let x = self.buffer_mut(rows * inner);
+            for (to, from) in wanted.iter().enumerate() {
+                x.copy_within(from * inner..(from + 1) * inner, to * inner);
             }
             let before = out.len();
             out.resize(before + wanted.len() * width, 0.0);

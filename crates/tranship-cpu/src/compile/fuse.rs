@@ -37,8 +37,17 @@ pub(crate) fn fuse(typed: &Typed) -> Vec<Fused> {
         match op {
             Op::Add if typed.dtype(*out) == DType::F32 => {
                 for (side, onto) in [(args[1], args[0]), (args[0], args[1])] {
-                    let Some((linear, Action::Apply { op: Op::Linear, .. })) = op_of(side) else { continue };
-                    if inner(side) && side != onto && rows(onto) && rows(side) && fused[i].is_none() {
+                    let Some((linear, Action::Apply { op: Op::Linear, args: own, .. })) = op_of(side) else {
+                        continue;
+                    };
+                    // In place of what it reads itself, a linear would read its own sums.
+                    if inner(side)
+                        && !own.contains(&onto)
+                        && side != onto
+                        && rows(onto)
+                        && rows(side)
+                        && fused[i].is_none()
+                    {
                         gone[linear] = true;
                         fused[i] = Some(Fused::LinearOnto { linear, onto, out: *out });
                     }
@@ -49,7 +58,13 @@ pub(crate) fn fuse(typed: &Typed) -> Vec<Fused> {
                     let Some((silu, Action::Apply { op: Op::Silu, args, .. })) = op_of(side) else {
                         continue;
                     };
-                    if inner(side) && side != up && rows(up) && rows(side) && fused[i].is_none() {
+                    if inner(side)
+                        && side != up
+                        && args[0] != up
+                        && rows(up)
+                        && rows(side)
+                        && fused[i].is_none()
+                    {
                         gone[silu] = true;
                         fused[i] = Some(Fused::SiluMul { gate: args[0], up, out: *out });
                     }

@@ -184,7 +184,8 @@ impl Lower<'_> {
                 self.place(out, target);
             }
             Op::Add | Op::Mul => {
-                let target = self.in_place(args[0])?;
+                // A value with itself: one of the two operands is a copy, for the other is written in place.
+                let target = if args[0] == args[1] { self.copy(args[0])? } else { self.in_place(args[0])? };
                 let b = match self.places[args[1].0] {
                     Place::Weight(_) => Other::Row(self.row_slot(args[1], op.name())?),
                     _ => Other::Rows(self.rows(args[1], op.name())?),
@@ -318,10 +319,12 @@ impl Lower<'_> {
     /// The buffer of `x`, for a result to replace it there: its own if this is its last use, else of a copy.
     fn in_place(&mut self, x: ValueId) -> Result<Buffer, BackendError> {
         let buffer = self.rows(x, "an operation")?;
-        if self.last_use[x.0] == self.at {
-            return Ok(buffer);
-        }
-        let copy = self.fresh(x)?;
+        if self.last_use[x.0] == self.at { Ok(buffer) } else { self.copy(x) }
+    }
+
+    /// A copy of `x` in a buffer of its own.
+    fn copy(&mut self, x: ValueId) -> Result<Buffer, BackendError> {
+        let (buffer, copy) = (self.rows(x, "an operation")?, self.fresh(x)?);
         self.call(Call::Copy { x: buffer, out: copy, width: self.cols(x) });
         Ok(copy)
     }

@@ -182,14 +182,18 @@ impl Kernel for QuantizeBlocks<'_> {
 #[inline(always)]
 fn quantize_block<S: Simd>(s: S, x: &[f32], codes: &mut [i8]) -> f32 {
     assert!(x.len() == BLOCK && codes.len() == BLOCK);
-    let mut max = s.splat(0.0);
+    let (mut max, mut lost) = (s.splat(0.0), s.splat(0.0));
     for i in 0..BLOCK / S::LANES {
         // SAFETY: `x` has 32 floats.
-        max = s.max(max, s.abs(unsafe { s.load(x.as_ptr().add(i * S::LANES)) }));
+        let v = unsafe { s.load(x.as_ptr().add(i * S::LANES)) };
+        max = s.max(max, s.abs(v));
+        // Zero, or NaN once a value is not finite: the whole block is NaN then, as the encoding is defined.
+        lost = s.fma(v, s.splat(0.0), lost);
     }
+    let lost = s.reduce_add(lost);
     // Codes come from the scale before it is rounded: the definition of the encoding.
     let exact = s.reduce_max(max) / 127.0;
-    let d = round_scale(s, exact);
+    let d = round_scale(s, exact) + lost;
     // A scale of 0 leaves only zeros: its inverse must not be infinite.
     let inverse = if exact > 0.0 { (1.0 / exact).min(f32::MAX) } else { 0.0 };
     let (inverse, limit) = (s.splat(inverse), s.splat(127.0));
@@ -205,11 +209,11 @@ fn quantize_block<S: Simd>(s: S, x: &[f32], codes: &mut [i8]) -> f32 {
     d
 }
 
-/// `d` in half precision, or the greatest finite half where it is above that.
+/// `d` in half precision: infinite past its range.
 #[inline(always)]
 fn round_scale<S: Simd>(s: S, d: f32) -> f32 {
     let mut half = [0u16; MAX_LANES];
     // SAFETY: `half` has room for the widest vector.
-    unsafe { s.store_f16(half.as_mut_ptr(), s.splat(d.min(65504.0))) };
+    unsafe { s.store_f16(half.as_mut_ptr(), s.splat(d)) };
     s.f16(half[0])
 }
