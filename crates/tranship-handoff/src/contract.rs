@@ -1,6 +1,7 @@
 //! The contract: what a decode step carries, derived from the model's programs, and who it is good for.
 
 use crate::digest::program_digest;
+use crate::unique::unique;
 use crate::{Handoff, HandoffError, HandoffTensor, Progress, Refusal};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -185,6 +186,7 @@ impl Contract {
     pub fn from_json(json: &str) -> Result<Contract, HandoffError> {
         let format = |e: serde_json::Error| HandoffError::Format(e.to_string());
         let value: serde_json::Value = serde_json::from_str(json).map_err(format)?;
+        unique(json.as_bytes()).map_err(format)?;
         // Of another version, nothing but the version is known.
         if let Some(found) = value.get("version").and_then(serde_json::Value::as_u64)
             && found != VERSION
@@ -201,6 +203,9 @@ impl Contract {
         if self.version != VERSION {
             return Err(HandoffError::Version { wanted: VERSION, found: self.version });
         }
+        if self.ctx == 0 {
+            return Err(HandoffError::Format("the manifest's contract has a `ctx` of 0".into()));
+        }
         let mut names = std::collections::HashSet::new();
         for carried in &self.carried {
             let name = &carried.name;
@@ -212,6 +217,12 @@ impl Contract {
                 return Err(HandoffError::Format(format!(
                     "the manifest's axes of `{name}` have no size: empty, too large, or no whole blocks of {}",
                     carried.dtype
+                )));
+            }
+            if carried.extent == Extent::Append && carried.rows() != self.ctx {
+                let (rows, ctx) = (carried.rows(), self.ctx);
+                return Err(HandoffError::Format(format!(
+                    "the manifest gives `{name}` {rows} rows in a `ctx` of {ctx}"
                 )));
             }
         }

@@ -1,11 +1,13 @@
 //! Why a hand-off is refused: each reason by name, and all of them at once.
 
+use crate::Shown;
 use std::fmt;
 use tranship_dtype::DType;
 use tranship_model::ModelError;
 use tranship_program::ProgramError;
 
-/// One reason to refuse a hand-off. Each is displayed as a sentence that names the tensor and both sizes.
+/// One reason to refuse a hand-off. Each is displayed as a sentence that names the tensor and both sizes; what comes from
+/// the hand-off is in it as [`Shown`] gives it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandoffError {
@@ -16,7 +18,7 @@ pub enum HandoffError {
     #[error(transparent)]
     Program(#[from] ProgramError),
     /// A carried tensor is not in the hand-off.
-    #[error("`{name}` of layer {layer} is missing")]
+    #[error("`{}` of layer {layer} is missing", Shown(name))]
     Missing {
         /// The tensor.
         name: String,
@@ -24,13 +26,13 @@ pub enum HandoffError {
         layer: u64,
     },
     /// The hand-off holds a tensor that the model does not carry.
-    #[error("`{name}` is no carried tensor of this model")]
+    #[error("`{}` is no carried tensor of this model", Shown(name))]
     Unknown {
         /// The tensor.
         name: String,
     },
     /// A tensor has more or fewer rows than are valid at the hand-off's position.
-    #[error("`{name}` has {found} rows; {wanted} are valid after {position} tokens")]
+    #[error("`{}` has {found} rows; {wanted} are valid after {position} tokens", Shown(name))]
     Length {
         /// The tensor.
         name: String,
@@ -42,7 +44,7 @@ pub enum HandoffError {
         position: u64,
     },
     /// A tensor has more or fewer bytes than its shape takes.
-    #[error("`{name}` has {found} bytes; its shape takes {wanted}")]
+    #[error("`{}` has {found} bytes; its shape takes {wanted}", Shown(name))]
     Size {
         /// The tensor.
         name: String,
@@ -52,13 +54,13 @@ pub enum HandoffError {
         found: u64,
     },
     /// A tensor is given more than once.
-    #[error("`{name}` is there twice")]
+    #[error("`{}` is there twice", Shown(name))]
     Twice {
         /// The tensor.
         name: String,
     },
     /// A tensor has other axes, or the same in another order.
-    #[error("`{name}` has axes {found}, wanted {wanted}")]
+    #[error("`{}` has axes {}, wanted {wanted}", Shown(name), Shown(found))]
     Axes {
         /// The tensor.
         name: String,
@@ -68,7 +70,7 @@ pub enum HandoffError {
         found: String,
     },
     /// A tensor has another element type, and no conversion was declared.
-    #[error("`{name}` is {found}, wanted {wanted} (a conversion must be declared)")]
+    #[error("`{}` is {found}, wanted {wanted} (a conversion must be declared)", Shown(name))]
     Dtype {
         /// The tensor.
         name: String,
@@ -94,7 +96,7 @@ pub enum HandoffError {
         found: String,
     },
     /// The hand-off was made from other weights.
-    #[error("weights differ: this model has {wanted}, the hand-off was made with {found}")]
+    #[error("weights differ: this model has {wanted}, the hand-off was made with {}", Shown(found))]
     Weights {
         /// Our digest.
         wanted: String,
@@ -102,7 +104,7 @@ pub enum HandoffError {
         found: String,
     },
     /// The hand-off was made by other programs.
-    #[error("programs differ: this model has {wanted}, the hand-off was made with {found}")]
+    #[error("programs differ: this model has {wanted}, the hand-off was made with {}", Shown(found))]
     Programs {
         /// Our digest.
         wanted: String,
@@ -110,7 +112,10 @@ pub enum HandoffError {
         found: String,
     },
     /// The hand-off was made under another numeric policy, and no conversion was declared.
-    #[error("policies differ: here {wanted}; in the hand-off {found} (a conversion must be declared)")]
+    #[error(
+        "policies differ: here {wanted}; in the hand-off {} (a conversion must be declared)",
+        Shown(found)
+    )]
     Policy {
         /// Ours.
         wanted: String,
@@ -119,7 +124,8 @@ pub enum HandoffError {
     },
     /// The hand-off covers other tokens than the ones expected.
     #[error(
-        "tokens differ: the expected {count} have digest {wanted}, the hand-off's {position} have {found}"
+        "tokens differ: the expected {count} have digest {wanted}, the hand-off's {position} have {}",
+        Shown(found)
     )]
     Tokens {
         /// The number of tokens expected.
@@ -143,7 +149,7 @@ pub enum HandoffError {
     #[error("the hand-off is not sealed")]
     Unsealed,
     /// The seal is not that of what the hand-off holds.
-    #[error("the seal is broken: it is {found}, and the content has {wanted}")]
+    #[error("the seal is broken: it is {}, and the content has {wanted}", Shown(found))]
     Seal {
         /// The digest of the content.
         wanted: String,
@@ -151,7 +157,7 @@ pub enum HandoffError {
         found: String,
     },
     /// A tensor holds NaN.
-    #[error("`{name}` holds NaN in row {row}")]
+    #[error("`{}` holds NaN in row {row}", Shown(name))]
     Nan {
         /// The tensor.
         name: String,
@@ -159,7 +165,7 @@ pub enum HandoffError {
         row: u64,
     },
     /// The manifest and the tensors of a hand-off do not agree.
-    #[error("`{name}` is {found} in the file and {wanted} in its manifest")]
+    #[error("`{}` is {found} in the file and {wanted} in its manifest", Shown(name))]
     Manifest {
         /// The tensor.
         name: String,
@@ -177,7 +183,7 @@ pub enum HandoffError {
         found: u64,
     },
     /// The bytes are no hand-off.
-    #[error("this is no hand-off: {0}")]
+    #[error("this is no hand-off: {}", Shown(.0))]
     Format(String),
     /// A file could not be read or written.
     #[error("{path}: {what}")]

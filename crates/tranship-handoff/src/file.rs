@@ -5,6 +5,7 @@
 //! buffer.
 
 use crate::handoff::{FORMAT, Manifest, Seal, content_digest};
+use crate::unique::unique;
 use crate::{Handoff, HandoffError, HandoffTensor, VERSION};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
@@ -136,6 +137,7 @@ fn read_header(bytes: &[u8]) -> Result<(usize, Metadata), HandoffError> {
     let header =
         header.ok_or_else(|| format(format!("a header of {len} bytes, and {} are there", rest.len())))?;
     let metadata: Metadata = serde_json::from_slice(header).map_err(|e| format(e.to_string()))?;
+    unique(header).map_err(|e| format(e.to_string()))?;
     let data = rest.len() - header.len();
     if metadata.data_len() != data {
         return Err(format(format!("{} bytes of tensors, and {data} are there", metadata.data_len())));
@@ -144,8 +146,9 @@ fn read_header(bytes: &[u8]) -> Result<(usize, Metadata), HandoffError> {
 }
 
 fn manifest(line: &str) -> Result<Manifest, HandoffError> {
-    let value: Value =
-        serde_json::from_str(line).map_err(|e| HandoffError::Format(format!("its manifest: {e}")))?;
+    let format = |e: serde_json::Error| HandoffError::Format(format!("its manifest: {e}"));
+    let value: Value = serde_json::from_str(line).map_err(format)?;
+    unique(line.as_bytes()).map_err(format)?;
     let found = value.get("version").and_then(Value::as_u64);
     if value.get("format").and_then(Value::as_str) != Some(FORMAT) {
         return Err(HandoffError::Format(format!("its manifest's `format` is not \"{FORMAT}\"")));
@@ -155,8 +158,7 @@ fn manifest(line: &str) -> Result<Manifest, HandoffError> {
         Some(found) => return Err(HandoffError::Version { wanted: VERSION, found }),
         None => return Err(HandoffError::Format("its manifest has no `version`".into())),
     }
-    let manifest: Manifest =
-        serde_json::from_value(value).map_err(|e| HandoffError::Format(format!("its manifest: {e}")))?;
+    let manifest: Manifest = serde_json::from_value(value).map_err(format)?;
     manifest.contract.valid()?;
     Ok(manifest)
 }

@@ -32,8 +32,11 @@ mod digest;
 mod error;
 mod file;
 mod handoff;
+mod shown;
+mod unique;
 
 pub use contract::{Axis, Carried, Contract, Conversion, Expect, Identity, VERSION, contract};
 pub use digest::{Progress, program_digest, weights_digest};
 pub use error::{HandoffError, Refusal};
 pub use handoff::{Handoff, HandoffTensor};
+pub use shown::Shown;

@@ -136,6 +136,10 @@ fn no_contract() {
         }),
         &axes("q8_0"),
     );
+    let ctx = edited(|d| d.manifest["contract"]["ctx"] = json!(0));
+    check("no context", ctx, &form("the manifest's contract has a `ctx` of 0"));
+    let rows = form("the manifest gives `k1` 11 rows in a `ctx` of 12");
+    check("rows of another context", carried(|c| c["axes"][0]["size"] = json!(11)), &rows);
     let extent = form("its manifest: `ring` is no extent: wanted append or recurrent");
     check("an extent", carried(|c| c["extent"] = json!("ring")), &extent);
     let dtype = form("its manifest: `f31` is not an element type");
@@ -144,6 +148,34 @@ fn no_contract() {
     let mut scales = Draft::of(&good(&contract(CTX, &policy)));
     scales.part("v0").dtype = DType::F8E8M0;
     check("a type of scales", scales.bytes(), &form("`v0` is F8_E8M0, which no carried tensor is"));
+}
+
+/// Of two values under one key readers differ in which they take.
+#[test]
+fn no_key_is_there_twice() {
+    let bytes = good(&ours()).to_bytes().expect("it is sealed");
+    let len = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
+    let header = std::str::from_utf8(&bytes[8..8 + len]).expect("text").trim_end().to_owned();
+    let twice = |case: &str, from: &str, to: &str| {
+        assert_eq!(header.matches(from).count(), 1, "{case}");
+        let error = Handoff::from_bytes(file(&header.replace(from, to), &bytes[8 + len..])).expect_err(case);
+        error.to_string()
+    };
+    let says = |found: String, key: &str| {
+        assert!(found.contains(&format!("the key `{key}` is there twice")), "{key}: {found}");
+    };
+    let first = r#""k0":{"dtype":"F32","shape":[5,3,16],"data_offsets":[0,960]}"#;
+    says(twice("a tensor", first, &format!("{first},{first}")), "k0");
+    let escaped = first.replace("k0", r"k\u0030");
+    says(twice("a tensor, escaped", first, &format!("{first},{escaped}")), "k0");
+    let open = r#""__metadata__":{"#;
+    says(twice("the seal", open, &format!(r#"{open}"seal":"","#)), "seal");
+    let position = r#"\"position\":5"#;
+    says(twice("in the manifest", position, &format!(r#"{position},\"position\":5"#)), "position");
+    let note = format!(r#"{position},\"note\":[{{\"a\":1,\"a\":1}}]"#);
+    says(twice("deep in the manifest", position, &note), "a");
+    let contract = r#"{"version":1,"ctx":1,"ctx":1}"#;
+    says(Contract::from_json(contract).expect_err("twice").to_string(), "ctx");
 }
 
 /// Cut anywhere, it is no hand-off.

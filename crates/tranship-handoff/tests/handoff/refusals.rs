@@ -186,6 +186,7 @@ fn lengths() {
             for name in ["k0", "v0", "k1", "v1"] {
                 d.carried(name)["axes"][0]["size"] = json!(4);
             }
+            d.manifest["contract"]["ctx"] = json!(4);
             d.cut(4);
         },
         wanted(4, 5),
@@ -365,6 +366,35 @@ fn tokens() {
         |d| d.manifest["next_token"] = json!(160),
         &["the next token, 160, is outside the vocabulary of 160"],
     );
+}
+
+/// Nothing that a hand-off holds can end a line, or move the cursor of a terminal.
+#[test]
+fn what_is_displayed_stays_on_its_line() {
+    let forged = "x\nok\u{1b}[2J\u{202e}\u{9b}\r";
+    let escaped = "x\\nok\\u{1b}[2J\\u{202e}\\u{9b}\\r";
+    let is = |text: String| move |d: &mut Draft| d.sealing = Sealing::Is(text);
+    let broken = format!("the seal is broken: it is {escaped}, and the content has #");
+    check("the seal", is(forged.into()), &[&broken]);
+    let identity =
+        |key: &'static str| move |d: &mut Draft| d.manifest["contract"]["identity"][key] = json!(forged);
+    let other = |what: &str| format!("{what} differ: this model has #, the hand-off was made with {escaped}");
+    check("the weights", identity("weights"), &[&other("weights")]);
+    check("the programs", identity("programs"), &[&other("programs")]);
+    let policy = format!(
+        "policies differ: here compute=f32 kv=f32 accum=f32 state=f32 activations=float; in the hand-off \
+         {escaped} (a conversion must be declared)"
+    );
+    check("the policy", identity("policy"), &[&policy]);
+    let digest = format!("this is no hand-off: `{escaped}` is no digest of tokens");
+    check("the tokens", |d| d.manifest["tokens"] = json!(forged), &[&digest]);
+    let reasons = ["`v0` of layer 0 is missing", &format!("`{escaped}` is no carried tensor of this model")];
+    check("a name", |d| d.part("v0").name = forged.into(), &reasons);
+    let axes = format!(
+        "`k1` has axes [{escaped} 12, kv_head 3, head_dim 16] (append, layer 1), \
+         wanted [position 9, kv_head 3, head_dim 16] (append, layer 1)"
+    );
+    check("an axis", |d| d.carried("k1")["axes"][0]["name"] = json!(forged), &[&axes]);
 }
 
 #[test]
