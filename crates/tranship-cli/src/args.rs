@@ -32,8 +32,14 @@ pub enum Command {
     /// Continue a prompt, streamed
     Run(run::Run),
     /// Run a prompt and write the hand-off
+    ///
+    /// The hand-off names the token that follows, which is always the most probable one: `decode --temperature` chooses
+    /// from the token after it on.
     Prefill(prefill::Prefill),
     /// Go on from a hand-off
+    ///
+    /// The first token is the one that the hand-off names, the most probable after the prompt; --temperature, --top-k,
+    /// --top-p and --seed choose the tokens after it.
     Decode(decode::Decode),
     /// Examine a hand-off
     Check(check::Check),
@@ -78,7 +84,7 @@ pub struct Input {
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
     /// Tokens, comma-separated
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token)]
     pub tokens: Option<Vec<u32>>,
 }
 
@@ -90,8 +96,13 @@ pub struct Covers {
     #[arg(id = "covers_prompt", long = "prompt", value_name = "TEXT")]
     pub prompt: Option<String>,
     /// The tokens that the hand-off must be of, comma-separated
-    #[arg(id = "covers_tokens", long = "tokens", value_name = "IDS", value_delimiter = ',')]
+    #[arg(id = "covers_tokens", long = "tokens", value_name = "IDS", value_delimiter = ',', value_parser = token)]
     pub tokens: Option<Vec<u32>>,
+}
+
+/// A token of a list, with spaces around it or without.
+fn token(text: &str) -> Result<u32, std::num::ParseIntError> {
+    text.trim().parse()
 }
 
 /// How the next token is chosen.

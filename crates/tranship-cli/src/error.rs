@@ -59,6 +59,20 @@ pub enum CliError {
         /// The hand-off's file.
         path: PathBuf,
     },
+    /// A prompt without tokens.
+    #[error("--prompt {prompt:?}: there are no tokens to run")]
+    EmptyPrompt {
+        /// The prompt.
+        prompt: String,
+    },
+    /// A second context that has no room for all tokens.
+    #[error("--split-ctx {ctx}: wanted {tokens} or more, a row for each of {tokens} tokens")]
+    SplitCtx {
+        /// Rows of the context.
+        ctx: u64,
+        /// The tokens.
+        tokens: usize,
+    },
     /// A split outside the tokens.
     #[error("--split {split}: wanted 1 to {most}, so that of {tokens} tokens some come after it", most = tokens.saturating_sub(1))]
     Split {

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use tranship::backends::{self, BackendOptions};
 use tranship::ctx::{ComputeCtx, Device};
-use tranship::prelude::{Backend, Model, Options, Session, Specials, Tokenizer};
+use tranship::model::ModelError;
+use tranship::prelude::{Backend, Model, Options, Sampler, SamplerOptions, Session, Specials, Tokenizer};
 use tranship::session::SessionError;
 use tranship::{Error, text};
 
@@ -18,9 +19,21 @@ pub fn model(path: &Path) -> Result<Arc<Model>, CliError> {
     match Model::open(path) {
         Ok(model) => Ok(Arc::new(model)),
         // Those of the files say themselves which file it is.
-        Err(error @ SessionError::Weights(_)) => Err(error.into()),
+        Err(
+            error @ (SessionError::Weights(_)
+            | SessionError::Model(ModelError::Weights(_) | ModelError::NoConfig { .. })),
+        ) => Err(error.into()),
         Err(error) => Err(CliError::of(path, error)),
     }
+}
+
+/// Opens a model that can run: one with weights.
+pub fn runnable(path: &Path) -> Result<Arc<Model>, CliError> {
+    let model = model(path)?;
+    if model.has_weights() {
+        return Ok(model);
+    }
+    Err(SessionError::NoWeights(model.checkpoint().path().display().to_string()).into())
 }
 
 /// A backend and the policy that it computes under.
@@ -88,9 +101,13 @@ pub fn of(model: &Model, source: Error) -> CliError {
 }
 
 impl Input {
-    /// The tokens.
+    /// The tokens, of which there is at least one.
     pub fn tokens(&self, model: &Model) -> Result<Vec<u32>, CliError> {
-        tokens(model, self.prompt.as_deref(), self.tokens.as_deref()).map(Option::unwrap_or_default)
+        let tokens = tokens(model, self.prompt.as_deref(), self.tokens.as_deref())?.unwrap_or_default();
+        match &self.prompt {
+            Some(prompt) if tokens.is_empty() => Err(CliError::EmptyPrompt { prompt: prompt.clone() }),
+            _ => Ok(tokens),
+        }
     }
 }
 
@@ -105,6 +122,11 @@ fn tokens(model: &Model, prompt: Option<&str>, tokens: Option<&[u32]>) -> Result
     let Some(prompt) = prompt else { return Ok(tokens.map(<[u32]>::to_vec)) };
     let tokenizer = text::tokenizer(model).map_err(|e| of(model, e))?;
     Ok(Some(tokenizer.encode_text(prompt, Specials::Add)?))
+}
+
+/// The most probable token. NaN among the logits is an error, as it is where tokens are drawn.
+pub fn most_probable(logits: &[f32]) -> Result<u32, CliError> {
+    Ok(Sampler::new(SamplerOptions { temperature: 0.0, ..Default::default() })?.sample(logits, &[])?)
 }
 
 /// Holds a prompt to a context.

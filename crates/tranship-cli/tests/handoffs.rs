@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Scratch, fails, integers, json, list, model, succeeds, tranship};
+use common::{Scratch, fails, fixture, integers, json, list, model, succeeds, tranship};
 
 const PARITY: [&str; 2] = ["--policy", "parity"];
 
@@ -155,6 +155,108 @@ fn a_handoff_that_does_not_fit_is_refused_for_every_reason_at_once() {
     let found: serde_json::Value = serde_json::from_str(&json.stdout).expect("one object");
     assert_eq!((&found["ok"], &found["seal"]), (&false.into(), &serde_json::Value::Null));
     assert_eq!(found["reasons"].as_array().map(Vec::len), Some(1));
+}
+
+/// What is no hand-off at all is refused with an object too.
+#[test]
+fn what_cannot_be_read_is_refused_in_json() {
+    let scratch = Scratch::new();
+    let (path, file) = (model("demo.gguf"), scratch.path("h"));
+    let header = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let cases = [
+        (b"junk".to_vec(), "not a safetensors file"),
+        (vec![b'x'; 100], "not a safetensors file"),
+        (header("{}"), "its metadata has no `tranship`"),
+        (header(r#"{"__metadata__":{"tranship":"{}"}}"#), "its manifest's `format`"),
+    ];
+    for (bytes, says) in cases {
+        std::fs::write(&file, bytes).expect("a file");
+        let ran = fails(&["check", &path, "--handoff", &file, "--json"], &["no hand-off", says]);
+        let found: serde_json::Value = serde_json::from_str(&ran.stdout).expect("one object");
+        let reasons = found["reasons"].as_array().expect("a list");
+        assert_eq!((&found["ok"], reasons.len()), (&false.into(), 1), "{found}");
+        assert!(reasons[0].as_str().is_some_and(|r| r.contains(says)), "{found}");
+    }
+}
+
+/// A hand-off that fits cannot write lines of its own into the table.
+#[test]
+fn a_handoff_forges_no_lines() {
+    use tranship::handoff::{Handoff, Progress};
+    let scratch = Scratch::new();
+    let (path, file) = (model("demo.gguf"), scratch.path("h"));
+    prefill(&path, &[1, 2, 3], &file, &PARITY);
+    let check = ["check", &path, "--handoff", &file, "--convert", "--policy", "parity"];
+    let lines = succeeds(&check).lines().count();
+    let handoff = Handoff::read(file.as_ref()).expect("a hand-off");
+    let mut contract = handoff.contract().clone();
+    contract.identity.policy = "x\n  seal      whole\u{1b}[2J\u{202e}".into();
+    let progress = Progress { next_token: None, ..handoff.progress().expect("a digest") };
+    let forged = contract.take(progress, handoff.state().to_vec()).expect("it fits itself");
+    forged.write(file.as_ref()).expect("it can be written");
+    let table = succeeds(&check);
+    assert!(
+        table.contains("next token unknown") && table.contains(r"x\n  seal      whole\u{1b}[2J\u{202e}"),
+        "{table}"
+    );
+    assert_eq!((table.lines().count(), table.contains('\u{1b}')), (lines, false), "{table}");
+    fails(&check[..4], &[r"in the hand-off x\n  seal      whole\u{1b}[2J\u{202e}"]);
+}
+
+/// A configuration is a shape, and that is what is checked; whose weights they are it cannot say.
+#[test]
+fn a_bare_configuration_checks_the_shape() {
+    let handoff = fixture("handoff/llama_base.safetensors");
+    let rest = ["--handoff", &handoff, "--policy", "parity"];
+    for (name, whole) in [("llama_base", true), ("llama_base/config.json", false)] {
+        let path = model(name);
+        let check = [&["check", &path], &rest[..]].concat();
+        let table = succeeds(&check);
+        assert_eq!(table.contains("not compared"), !whole, "{table}");
+        assert_eq!(json(&[&check[..], &["--json"]].concat())["weights_compared"], whole);
+    }
+    let other = model("llama_mha/config.json");
+    fails(&[&["check", &other], &rest[..]].concat(), &["programs differ", "hidden rows"]);
+}
+
+/// Makes a number of a copy of a model NaN: the first value of the row of a tensor in F32.
+fn poisoned(name: &str, copy: &str, tensor: &str, row: usize) {
+    let checkpoint = tranship::prelude::Checkpoint::open(name.as_ref()).expect("a model");
+    let view = checkpoint.get(tensor).expect("the tensor");
+    assert_eq!(view.dtype().name(), "f32");
+    let mut bytes = std::fs::read(name).expect("the model");
+    let at = bytes.windows(view.bytes().len()).position(|w| w == view.bytes()).expect("its bytes");
+    let cols = view.shape().last().copied().expect("axes") as usize;
+    let at = at + row * cols * 4;
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(copy, bytes).expect("a copy");
+}
+
+/// No token is made of logits that are not numbers: neither a hand-off's, nor a text's.
+#[test]
+fn logits_that_are_not_numbers_are_an_error() {
+    let scratch = Scratch::new();
+    let (path, file) = (scratch.path("nan.gguf"), scratch.path("h"));
+    poisoned(&model("demo.gguf"), &path, "output_norm.weight", 0);
+    let says = "logit of token 0: wanted a finite value or -inf, found NaN";
+    for backend in ["cpu", "reference"] {
+        fails(&["prefill", &path, "--tokens", "1,2", "--out", &file, "--backend", backend], &[says]);
+        fails(&["run", &path, "--prompt", "x", "--backend", backend], &[says]);
+    }
+    assert_eq!(scratch.names(), ["nan.gguf"], "no hand-off is written");
+
+    // A model that fails at the token which the hand-off names.
+    let golden = model("llama_untied_bias/golden.safetensors");
+    let (tokens, greedy) = (integers(&golden, "tokens"), integers(&golden, "greedy"));
+    assert!(!tokens[..24].contains(&greedy[0]));
+    let config = format!("{}/config.json", model("llama_untied_bias"));
+    std::fs::copy(config, scratch.path("config.json")).expect("a configuration");
+    let weights = scratch.path("model.safetensors");
+    let whole = format!("{}/model.safetensors", model("llama_untied_bias"));
+    poisoned(&whole, &weights, "model.embed_tokens.weight", greedy[0] as usize);
+    prefill(&weights, &tokens[..24], &file, &PARITY);
+    let decode = ["decode", &weights, "--handoff", &file, "--policy", "parity", "--max-tokens", "2"];
+    fails(&decode, &[says]);
 }
 
 #[test]

@@ -61,10 +61,14 @@ fn what_cannot_be_done_is_exit_code_1_and_names_the_thing() {
         (&["run", &demo, "--prompt", "x", "--decode-on", "abacus"], &["`abacus` is no backend"]),
         (&["run", &demo, "--prompt", "x", "--policy", "loose"], &["`loose` is no policy"]),
         (&["run", &demo, "--prompt", "x", "--temperature", "NaN"], &["temperature"]),
-        (&["run", &demo, "--prompt", ""], &["no tokens"]),
+        (&["run", &demo, "--prompt", ""], &["--prompt \"\"", "no tokens"]),
+        (&["logits", &demo, "--prompt", "", "--out", &out], &["--prompt \"\"", "no tokens"]),
+        (&["prefill", &demo, "--prompt", "", "--out", &out], &["--prompt \"\"", "no tokens"]),
         (&["run", &demo, "--prompt", "a long prompt", "--ctx", "4"], &["the prompt has", "context of 4"]),
         (&["run", &base, "--prompt", "x"], &["llama_base", "no tokenizer"]),
-        (&["run", &bare, "--prompt", "x"], &["smollm2-135m.json"]),
+        (&["run", &bare, "--prompt", "x"], &["smollm2-135m.json", "a configuration alone"]),
+        (&["logits", &bare, "--prompt", "x", "--out", &out], &["smollm2-135m.json", "a configuration alone"]),
+        (&["decode", &bare, "--handoff", &out], &["smollm2-135m.json", "a configuration alone"]),
         (&["prefill", &base, "--prompt", "x", "--out", &out], &["llama_base", "no tokenizer"]),
         (&["prefill", &bare, "--tokens", "1", "--out", &out], &["smollm2-135m.json", "no weights"]),
         (&["prefill", &demo, "--tokens", "288", "--out", &out], &["token 288", "vocabulary of 288"]),
@@ -79,13 +83,13 @@ fn what_cannot_be_done_is_exit_code_1_and_names_the_thing() {
         (&["prefill", &demo, "--tokens", "1", "--out", "no/such/folder/h"], &["no/such/folder/h"]),
         (&["decode", &demo, "--handoff", "no/such/handoff"], &["no/such/handoff"]),
         (&["decode", &demo, "--handoff", &demo], &["demo.gguf", "no hand-off"]),
-        (&["check", &bare, "--handoff", &out], &["smollm2-135m.json", "no weights"]),
+        (&["check", &bare, "--handoff", &out], &[&out]),
         (&["logits", &bare, "--tokens", "1", "--out", &out], &["smollm2-135m.json", "no weights"]),
         (&["logits", &demo, "--tokens", "1,2", "--split", "2", "--out", &out], &["--split 2", "1 to 1"]),
         (&["logits", &demo, "--tokens", "1,2", "--split", "0", "--out", &out], &["--split 0"]),
         (
             &["logits", &demo, "--tokens", "1,2", "--split", "1", "--split-ctx", "1", "--out", &out],
-            &["context of 1"],
+            &["--split-ctx 1", "2 tokens"],
         ),
         (&["logits", &demo, "--tokens", "1,2", "--out", "no/such/folder/l"], &["no/such/folder/l"]),
         (&["bench", &bare], &["smollm2-135m.json", "no weights"]),
@@ -97,4 +101,32 @@ fn what_cannot_be_done_is_exit_code_1_and_names_the_thing() {
         assert!(ran.stdout.is_empty(), "{args:?}: {}", ran.stdout);
     }
     assert_eq!(scratch.names(), ["junk.gguf"], "a command that fails leaves nothing behind");
+}
+
+/// Whichever part says it, the file is named once.
+#[test]
+fn a_file_is_named_once() {
+    let scratch = Scratch::new();
+    let broken = scratch.path("broken.gguf");
+    let bytes = std::fs::read(model("demo.gguf")).expect("the model");
+    let (key, other) = (b"llama.block_count", b"llama.block_c0unt");
+    let at = bytes.windows(key.len()).position(|w| w == key).expect("the key");
+    let mut bytes = bytes;
+    bytes[at..at + key.len()].copy_from_slice(other);
+    std::fs::write(&broken, bytes).expect("a model");
+    std::fs::copy(model("llama_base/model.safetensors"), scratch.path("alone.safetensors")).expect("weights");
+    for (path, says) in
+        [(broken, "`llama.block_count`"), (scratch.path("alone.safetensors"), "no config.json")]
+    {
+        let ran = fails(&["inspect", &path], &[says]);
+        assert_eq!(ran.stderr.matches(&path).count(), 1, "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn help_says_where_the_first_token_comes_from() {
+    for command in ["prefill", "decode"] {
+        let help = tranship(&[command, "--help"]).stdout;
+        assert!(help.contains("most probable") && help.contains("--temperature"), "{command}:\n{help}");
+    }
 }

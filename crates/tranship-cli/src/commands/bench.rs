@@ -37,7 +37,7 @@ pub fn run(command: &Bench) -> Result<(), CliError> {
         return Err(CliError::NothingToMeasure);
     }
     let start = Instant::now();
-    let model = setup::model(&command.model.model)?;
+    let model = setup::runnable(&command.model.model)?;
     let rows = command.prompt.max(command.decode);
     let ctx = command.compute.ctx.unwrap_or(rows as u64);
     setup::fits(rows, ctx)?;

@@ -1,14 +1,14 @@
 //! `tranship check`: a hand-off held to a model, with every reason against it at once.
 
 use crate::args::{Compute, Covers, ModelArg};
-use crate::commands::decode::{conversion, read};
+use crate::commands::decode::{conversion, unread};
 use crate::error::CliError;
 use crate::{out, setup};
 use clap::Args;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use tranship::handoff::{Expect, Handoff};
+use tranship::handoff::{Expect, Handoff, Shown};
 
 /// Flags of `check`.
 #[derive(Args)]
@@ -21,7 +21,7 @@ pub struct Check {
     /// Accept another policy or cache type, as a decode with --convert does
     #[arg(long)]
     convert: bool,
-    /// Print one JSON object, also of a hand-off that is refused
+    /// Print one JSON object, also of a hand-off that is refused or cannot be read
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -30,15 +30,16 @@ pub struct Check {
     compute: Compute,
 }
 
-/// Checks the hand-off as a decode would, without computing anything.
+/// Checks the hand-off as a decode would, without computing anything. Of a bare configuration, which has no weights, the
+/// identity of the weights is not compared.
 pub fn run(command: &Check) -> Result<(), CliError> {
     let model = setup::model(&command.model.model)?;
-    if !model.has_weights() {
-        let path = model.checkpoint().path().display().to_string();
-        return Err(tranship::session::SessionError::NoWeights(path).into());
-    }
     let chip = command.compute.chip()?;
-    let handoff = read(&command.handoff)?;
+    let read = Handoff::read(&command.handoff);
+    if let (Err(error), true) = (&read, command.json) {
+        out::json(&json!({ "ok": false, "reasons": [error.to_string()] }))?;
+    }
+    let handoff = read.map_err(|e| unread(&command.handoff, e))?;
     let ctx = command.compute.ctx_for(&model, handoff.position().saturating_add(1));
     let covers = command.covers.tokens(&model)?;
     let contract = model.contract(ctx, &chip.policy)?;
@@ -51,12 +52,14 @@ pub fn run(command: &Check) -> Result<(), CliError> {
     if command.json {
         let reasons: Vec<String> =
             found.as_ref().err().map_or(vec![], |r| r.errors.iter().map(ToString::to_string).collect());
-        out::json(&summary(&handoff, found.is_ok(), &reasons))?;
+        let mut summary = summary(&handoff, found.is_ok(), &reasons);
+        summary["weights_compared"] = model.has_weights().into();
+        out::json(&summary)?;
     }
     match found {
         Err(refusal) => Err(CliError::Refused { path: command.handoff.clone(), refusal }),
         Ok(()) if command.json => Ok(()),
-        Ok(()) => out::print(table(command, &handoff)),
+        Ok(()) => out::print(table(command, &handoff, model.has_weights())),
     }
 }
 
@@ -81,17 +84,21 @@ fn summary(handoff: &Handoff, ok: bool, reasons: &[String]) -> Value {
     })
 }
 
-fn table(command: &Check, handoff: &Handoff) -> String {
-    let short = |digest: &str| digest.chars().take(16).collect::<String>();
+fn table(command: &Check, handoff: &Handoff, compared: bool) -> String {
+    let short = |digest: &str| Shown(&digest.chars().take(16).collect::<String>()).to_string();
     let identity = &handoff.contract().identity;
-    let next = handoff.next_token().map_or("not known".to_owned(), |t| t.to_string());
+    let next = handoff.next_token().map_or("unknown".to_owned(), |t| t.to_string());
+    let mut weights = identity.weights.as_deref().map_or("none".to_owned(), short);
+    if !compared {
+        weights += " (not compared: the model is a bare configuration)";
+    }
     let lines = [
         ("fits", command.model.model.display().to_string()),
         ("position", format!("{} tokens, next token {next}", handoff.position())),
         ("tokens", short(handoff.tokens())),
-        ("weights", identity.weights.as_deref().map_or("none".to_owned(), short)),
+        ("weights", weights),
         ("programs", short(&identity.programs)),
-        ("policy", identity.policy.clone()),
+        ("policy", Shown(&identity.policy).to_string()),
         ("seal", handoff.seal().map_or("none".to_owned(), short)),
         ("state", out::bytes(handoff.bytes())),
     ];
@@ -103,7 +110,8 @@ fn table(command: &Check, handoff: &Handoff) -> String {
     for tensor in handoff.state() {
         let shape = format!("{:?}", tensor.shape);
         let bytes = out::bytes(tensor.bytes().len() as u64);
-        let _ = writeln!(text, "    {:8} {:6} {shape:18} {bytes:>10}", tensor.name, tensor.dtype);
+        let name = Shown(&tensor.name).to_string();
+        let _ = writeln!(text, "    {name:8} {:6} {shape:18} {bytes:>10}", tensor.dtype);
     }
     text
 }

@@ -7,8 +7,8 @@ use crate::{out, setup};
 use clap::Args;
 use serde_json::json;
 use std::io::Write;
-use std::path::PathBuf;
-use tranship::handoff::{Conversion, Expect, Handoff};
+use std::path::{Path, PathBuf};
+use tranship::handoff::{Conversion, Expect, Handoff, HandoffError};
 use tranship::session::SessionError;
 use tranship::text;
 
@@ -45,19 +45,19 @@ pub fn conversion(convert: bool) -> Conversion {
     if convert { Conversion::Declared } else { Conversion::None }
 }
 
-/// Reads a hand-off. Errors name the file.
-pub fn read(path: &std::path::Path) -> Result<Handoff, CliError> {
-    Handoff::read(path).map_err(|e| match e {
+/// Why a hand-off cannot be read, naming the file.
+pub fn unread(path: &Path, error: HandoffError) -> CliError {
+    match error {
         // It names the file itself.
-        io @ tranship::handoff::HandoffError::Io { .. } => io.into(),
+        io @ HandoffError::Io { .. } => io.into(),
         other => CliError::of(path, other),
-    })
+    }
 }
 
 /// Goes on from the hand-off. Its next token comes first.
 pub fn run(command: &Decode) -> Result<(), CliError> {
-    let model = setup::model(&command.model.model)?;
-    let handoff = read(&command.handoff)?;
+    let model = setup::runnable(&command.model.model)?;
+    let handoff = Handoff::read(&command.handoff).map_err(|e| unread(&command.handoff, e))?;
     let mut sampler = command.sampling.sampler()?;
     let rows = handoff.position().saturating_add(command.max_tokens as u64);
     let ctx = command.compute.ctx_for(&model, rows);

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use tranship::backend::Outputs;
 use tranship::handoff::{Expect, Handoff};
 use tranship::prelude::{Sequence, Session};
-use tranship::session::argmax;
 
 /// Rows whose logits are held at once: with a vocabulary of 150,000 they take 75 MiB.
 const ROWS: usize = 128;
@@ -40,7 +39,7 @@ pub struct Logits {
 
 /// Writes the logits.
 pub fn run(command: &Logits) -> Result<(), CliError> {
-    let model = setup::model(&command.model.model)?;
+    let model = setup::runnable(&command.model.model)?;
     let tokens = command.input.tokens(&model)?;
     let ctx = command.compute.ctx_for(&model, tokens.len() as u64);
     let split = command.split.unwrap_or(tokens.len());
@@ -51,7 +50,12 @@ pub fn run(command: &Logits) -> Result<(), CliError> {
     if command.split.is_some() {
         setup::leaves_a_row(split, ctx)?;
     }
-    setup::fits(tokens.len(), if command.split.is_some() { split_ctx } else { ctx })?;
+    match command.split_ctx {
+        Some(ctx) if tokens.len() as u64 > ctx => {
+            return Err(CliError::SplitCtx { ctx, tokens: tokens.len() });
+        }
+        _ => setup::fits(tokens.len(), split_ctx)?,
+    }
     let mut session = command.compute.chip()?.session(&model, ctx)?;
     let mut second = match command.split {
         None => None,
@@ -69,33 +73,31 @@ pub fn run(command: &Logits) -> Result<(), CliError> {
         let mut write =
             |rows: &[f32]| rows.iter().try_for_each(|v| file.write_all(&v.to_le_bytes())).map_err(fault);
         let mut sequence = session.sequence()?;
-        let next = step_all(&mut session, &mut sequence, before, (ROWS, vocab), &mut write)?;
+        step_all(&mut session, &mut sequence, before, ROWS, &mut write)?;
         if let Some(second) = &mut second {
-            let bytes = session.suspend(&sequence, Some(next))?.to_bytes()?;
+            let bytes = session.suspend(&sequence, None)?.to_bytes()?;
             let handoff = Handoff::from_bytes(bytes)?;
             let mut resumed =
                 second.resume(&handoff, &Expect { tokens: Some(before), ..Expect::default() })?;
-            step_all(second, &mut resumed, after, (1, vocab), &mut write)?;
+            step_all(second, &mut resumed, after, 1, &mut write)?;
         }
         Ok(())
     })
 }
 
-/// Runs tokens, `rows` at a time, and writes the logits of each. Returns the most probable token after the last.
+/// Runs tokens, `rows` at a time, and writes the logits of each.
 fn step_all(
     session: &mut Session,
     sequence: &mut Sequence,
     tokens: &[u32],
-    (rows, vocab): (usize, usize),
+    rows: usize,
     write: &mut impl FnMut(&[f32]) -> Result<(), CliError>,
-) -> Result<u32, CliError> {
-    let mut next = 0;
+) -> Result<(), CliError> {
     for tokens in tokens.chunks(rows) {
         let logits = session.extend(sequence, tokens, Outputs::All)?;
         write(&logits)?;
-        next = argmax(&logits[logits.len().saturating_sub(vocab)..]);
     }
-    Ok(next)
+    Ok(())
 }
 
 /// The header of a safetensors file with one tensor, padded with spaces to whole 8 bytes.

@@ -7,7 +7,6 @@ use clap::Args;
 use std::path::PathBuf;
 use std::time::Instant;
 use tranship::backend::Outputs;
-use tranship::session::argmax;
 
 /// Flags of `prefill`.
 #[derive(Args)]
@@ -26,7 +25,7 @@ pub struct Prefill {
 /// Runs the prompt and writes the hand-off: its position is the number of tokens, and the token that follows is the most
 /// probable one.
 pub fn run(command: &Prefill) -> Result<(), CliError> {
-    let model = setup::model(&command.model.model)?;
+    let model = setup::runnable(&command.model.model)?;
     let tokens = command.input.tokens(&model)?;
     let ctx = command.compute.ctx_for(&model, tokens.len() as u64 + 1);
     setup::leaves_a_row(tokens.len(), ctx)?;
@@ -35,7 +34,7 @@ pub fn run(command: &Prefill) -> Result<(), CliError> {
     let start = Instant::now();
     let logits = session.extend(&mut sequence, &tokens, Outputs::Last)?;
     let elapsed = start.elapsed();
-    let next = argmax(&logits);
+    let next = setup::most_probable(&logits)?;
     let handoff = session.suspend(&sequence, Some(next))?;
     handoff.write(&command.out)?;
     out::note(format_args!(

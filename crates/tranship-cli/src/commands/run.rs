@@ -46,10 +46,13 @@ pub struct Run {
 
 /// Continues the prompt.
 pub fn run(command: &Run) -> Result<(), CliError> {
-    let model = setup::model(&command.model.model)?;
+    let model = setup::runnable(&command.model.model)?;
     let tokenizer = text::tokenizer(&model).map_err(|e| setup::of(&model, e))?;
     let mut sampler = command.sampling.sampler()?;
     let prompt = prompt(command, &model, &tokenizer)?;
+    if prompt.is_empty() {
+        return Err(CliError::EmptyPrompt { prompt: command.prompt.clone() });
+    }
     let ctx =
         command.compute.ctx_for(&model, (prompt.len() as u64).saturating_add(command.max_tokens as u64));
     setup::fits(prompt.len(), ctx)?;
