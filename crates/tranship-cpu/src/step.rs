@@ -32,8 +32,7 @@ pub(crate) struct CpuStep {
     forms: Vec<CacheForm>,
     parts: Vec<Part>,
     memory: Vec<Line>,
-    /// Where each buffer starts in memory, and its floats, in lines.
-    buffers: Vec<(usize, usize)>,
+    buffers: Spans,
     /// Buffers of 8-bit blocks, and the width of each.
     blocks: Vec<QuantizedRows>,
     block_widths: Vec<usize>,
@@ -116,8 +115,11 @@ fn selects(parts: &[Part]) -> bool {
     lowered.row_wise && result.buffer != 0 && lowered.buffers[result.buffer] == result.width
 }
 
+/// Where each buffer starts, and its size, in lines.
+type Spans = Vec<(usize, usize)>;
+
 /// Places all buffers, each as wide as the widest program needs it, in one piece of memory.
-fn memory_for(parts: &[Part], rows: usize) -> Result<(Vec<(usize, usize)>, Vec<Line>), BackendError> {
+fn memory_for(parts: &[Part], rows: usize) -> Result<(Spans, Vec<Line>), BackendError> {
     let none =
         || BackendError::Device { backend: "cpu".into(), what: "no memory for the step's buffers".into() };
     let mut widths: Vec<usize> = Vec::new();
