@@ -226,7 +226,7 @@ fn poisoned(name: &str, copy: &str, tensor: &str, row: usize) {
     assert_eq!(view.dtype().name(), "f32");
     let mut bytes = std::fs::read(name).expect("the model");
     let at = bytes.windows(view.bytes().len()).position(|w| w == view.bytes()).expect("its bytes");
-    let cols = view.shape().last().copied().expect("axes") as usize;
+    let cols = view.shape().last().copied().expect("axes");
     let at = at + row * cols * 4;
     bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
     std::fs::write(copy, bytes).expect("a copy");
