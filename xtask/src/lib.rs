@@ -7,7 +7,7 @@
 //! | `fixtures` | checks the fixtures, and makes them anew | [`fixtures`] |
 //! | `fetch NAME` | fetches a real model into an ignored folder | [`fetch`] |
 //! | `kernels` | lists kernel sources | [`kernels`] |
-//! | `bench` | measures speed side by side with llama.cpp | [`bench`] |
+//! | `bench` | measures speed side by side with llama.cpp | [`mod@bench`] |
 //!
 //! ```
 //! // The layer table is data: a row uses rows above it.
