@@ -9,7 +9,7 @@ use super::panel::{Fill, MAX_PANEL, Panel};
 use crate::arch::{Isa, Kernel, Simd};
 use crate::ops::unpack::Blocks;
 use crate::pool::Share;
-use crate::scratch::{piece, with_scratch};
+use crate::scratch::with_scratch;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -62,7 +62,7 @@ fn tiles(op: &LinearQuant<'_>, isa: Isa, panel: &Panel, outs: Range<usize>, kind
 fn amx_floats(op: &LinearQuant<'_>, isa: Isa, groups: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::Amx && op.x.rows() >= super::amx::LEAST_ROWS {
-        return piece(super::amx::floats(op.x.rows(), groups));
+        return crate::scratch::piece(super::amx::floats(op.x.rows(), groups));
     }
     let _ = (op, isa, groups);
     0
