@@ -1,6 +1,6 @@
 //! A sequence's carried tensors, and their logical edge.
 
-use crate::{BackendError, CarriedSpec};
+use crate::{BackendError, CarriedSpec, Segment};
 use std::any::Any;
 use std::ops::Range;
 
@@ -89,6 +89,18 @@ impl RowState {
     /// Whether these are the tensors that a chain carries, in its order.
     pub fn serves(&self, carried: &[CarriedSpec]) -> bool {
         self.specs.len() == carried.len() && self.specs.iter().zip(carried).all(|(a, b)| a.same_tensor(b))
+    }
+
+    /// Holds every segment's state to a chain's carried tensors, before anything runs.
+    ///
+    /// # Errors
+    /// [`BackendError::Batch`] for a state of another kind, or of other programs.
+    pub fn check(batch: &mut [Segment<'_>], carried: &[CarriedSpec]) -> Result<(), BackendError> {
+        let mut states = batch.iter_mut().map(|s| s.state.as_any().downcast_mut::<RowState>());
+        if states.any(|state| state.is_none_or(|s| !s.serves(carried))) {
+            return Err(BackendError::Batch("a segment's state was made for other programs".into()));
+        }
+        Ok(())
     }
 
     /// All bytes of a tensor, row-major; the first starts a cache line.

@@ -159,12 +159,7 @@ impl Step for CpuStep {
         out: &mut Vec<f32>,
     ) -> Result<(), BackendError> {
         check_batch(&self.limits, batch, input)?;
-        for segment in batch.iter_mut() {
-            let state = segment.state.as_any().downcast_mut::<RowState>();
-            if state.is_none_or(|s| !s.serves(&self.carried)) {
-                return Err(BackendError::Batch("a segment's state was made for other programs".into()));
-            }
-        }
+        RowState::check(batch, &self.carried)?;
         // Rows are run together up to the number that buffers are made for; a long segment is split.
         let (mut segment, mut done, mut first) = (0, 0, 0);
         while segment < batch.len() {

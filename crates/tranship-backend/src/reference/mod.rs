@@ -103,12 +103,7 @@ impl Step for ReferenceStep {
         out: &mut Vec<f32>,
     ) -> Result<(), BackendError> {
         check_batch(&self.limits, batch, input)?;
-        for segment in batch.iter_mut() {
-            let state = segment.state.as_any().downcast_mut::<RowState>();
-            if state.is_none_or(|s| !s.serves(&self.carried)) {
-                return Err(BackendError::Batch("a segment's state was made for other programs".into()));
-            }
-        }
+        RowState::check(batch, &self.carried)?;
         let mut first = 0;
         for segment in batch {
             let Some(state) = segment.state.as_any().downcast_mut::<RowState>() else { continue };
