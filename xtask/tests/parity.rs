@@ -7,7 +7,7 @@ use tranship_backend::{
     Backend, BackendError, Caps, Chain, Input, Reference, Segment, State, Step, Weight, Weights,
 };
 use tranship_ctx::PRESETS;
-use tranship_tensor::{Tensor, decode};
+use tranship_tensor::Tensor;
 use xtask::parity::cases::{self, Case, End, What};
 use xtask::parity::{Subject, models, report, trace};
 
@@ -56,11 +56,10 @@ impl Weights for WrongWeights<'_> {
         if name != self.name {
             return Some(weight);
         }
-        let mut values = vec![0.0; weight.shape.iter().product()];
-        decode(weight.dtype, weight.data.bytes(), &mut values).ok()?;
+        let mut values = weight.values().ok()?;
         values[0] += self.off;
         let tensor = Tensor::from_f32(&weight.shape, &values).ok()?;
-        Some(Weight { dtype: tensor.dtype(), data: Arc::new(tensor), ..weight })
+        Some(Weight::whole(tensor.dtype(), weight.shape, Arc::new(tensor)))
     }
 }
 

@@ -4,7 +4,9 @@ use crate::{BackendError, Weight, Weights};
 use std::sync::Arc;
 use tranship_ctx::Typed;
 use tranship_dtype::DType;
-use tranship_program::{Action, Dim, Extent, Graph, Kind, Node, Op, Origin, Role, Rows, Value, ValueId};
+use tranship_program::{
+    Action, Dim, Extent, Graph, Kind, Node, Op, Origin, Role, Rows, Value, ValueId, same_sizes,
+};
 
 /// Typed programs in the order in which they run: each takes the rows that the one before returns.
 #[derive(Clone)]
@@ -172,7 +174,8 @@ impl Chain {
 
     /// Finds every weight of the chain and holds it to its program's shape and type, before anything is compiled.
     ///
-    /// Entry `[part][value]` is the weight of that value, `None` where the value is no weight.
+    /// Entry `[part][value]` is the weight of that value in the program's shape, `None` where the value is no weight. The
+    /// stored shape may have other axes of size 1. Several pieces are equal parts of the program's first axis.
     ///
     /// # Errors
     /// A weight that is missing, misshapen, or shorter than its shape.
@@ -187,19 +190,35 @@ fn bind_part(part: &Typed, weights: &dyn Weights) -> Result<Vec<Option<Weight>>,
     for (id, value) in graph.declared() {
         let Origin::Weight(name) = &value.origin else { continue };
         let weight = weights.weight(name).ok_or_else(|| BackendError::NoWeight(name.clone()))?;
-        let found: Vec<u64> = weight.shape.iter().map(|&s| s as u64).collect();
-        let wanted: Vec<u64> =
-            value.shape.0.iter().map(|a| if let Dim::Fixed(s) = a.size { s } else { 0 }).collect();
-        let row = wanted.last().map_or(1, |&s| s as usize);
-        let rows: usize = wanted.iter().rev().skip(1).map(|&s| s as usize).product();
-        let bytes = part.dtype(id).row_bytes(row).and_then(|b| b.checked_mul(rows));
-        if found != wanted || weight.dtype != part.dtype(id) || bytes != Some(weight.data.bytes().len()) {
-            let found = format!("{} {found:?} in {} bytes", weight.dtype, weight.data.bytes().len());
-            let bytes = bytes.map_or("no whole number of".into(), |b| b.to_string());
-            let wanted = format!("{} {wanted:?} in {bytes} bytes", part.dtype(id));
-            return Err(BackendError::WeightShape { name: name.clone(), wanted, found });
-        }
-        bound[id.0] = Some(weight);
+        bound[id.0] = Some(bind_one(name, weight, part.dtype(id), value)?);
+    }
+    Ok(bound)
+}
+
+/// The weight in the shape that its program gives it.
+fn bind_one(name: &str, weight: Weight, dtype: DType, value: &Value) -> Result<Weight, BackendError> {
+    let stored: Vec<u64> = weight.shape.iter().map(|&s| s as u64).collect();
+    let sizes = value.shape.0.iter().map(|a| if let Dim::Fixed(s) = a.size { s } else { 0 });
+    let wanted: Vec<u64> = sizes.collect();
+    let row = wanted.last().map_or(1, |&s| s as usize);
+    let rows: usize = wanted.iter().rev().skip(1).map(|&s| s as usize).product();
+    let bytes = dtype.row_bytes(row).and_then(|b| b.checked_mul(rows));
+    let pieces = weight.pieces.len();
+    let shape: Vec<usize> = wanted.iter().map(|&s| s as usize).collect();
+    let bound = Weight { shape, ..weight };
+    let part = bytes.map(|b| b / pieces.max(1));
+    let equal = pieces == 1 || bound.pieces.iter().all(|piece| Some(piece.bytes().len()) == part);
+    if !same_sizes(&stored, &wanted)
+        || bound.dtype != dtype
+        || bytes != Some(bound.bytes_len())
+        || bound.piece_rows().is_none()
+        || !equal
+    {
+        let several = if pieces == 1 { String::new() } else { format!(" in {pieces} pieces") };
+        let found = format!("{} {stored:?} in {} bytes{several}", bound.dtype, bound.bytes_len());
+        let bytes = bytes.map_or("no whole number of".into(), |b| b.to_string());
+        let wanted = format!("{dtype} {wanted:?} in {bytes} bytes");
+        return Err(BackendError::WeightShape { name: name.to_owned(), wanted, found });
     }
     Ok(bound)
 }

@@ -91,7 +91,7 @@ fn weights_are_held_to_their_program() {
     assert_eq!(refused(&MapWeights::default()), BackendError::NoWeight("w".into()));
     let raw = |dtype, shape: &[usize], bytes| {
         let data = Arc::new(Buffer(vec![0; bytes]));
-        refused(&Raw(Some(Weight { dtype, shape: shape.to_vec(), data }))).to_string()
+        refused(&Raw(Some(Weight::whole(dtype, shape.to_vec(), data)))).to_string()
     };
     const WANTED: &str = "wanted f32 [3, 4] in 48 bytes";
     assert_eq!(raw(DType::F32, &[4, 3], 48), format!("weight \"w\" is f32 [4, 3] in 48 bytes, {WANTED}"));
@@ -99,6 +99,16 @@ fn weights_are_held_to_their_program() {
     assert_eq!(raw(DType::F16, &[3, 4], 24), format!("weight \"w\" is f16 [3, 4] in 24 bytes, {WANTED}"));
     assert_eq!(raw(DType::F32, &[3, 4], 47), format!("weight \"w\" is f32 [3, 4] in 47 bytes, {WANTED}"));
     assert_eq!(raw(DType::F32, &[3, 4], 52), format!("weight \"w\" is f32 [3, 4] in 52 bytes, {WANTED}"));
+    // Pieces are equal parts of the first axis.
+    let pieces = |sizes: &[usize]| {
+        let pieces = sizes.iter().map(|bytes| Arc::new(Buffer(vec![0; *bytes])) as Arc<dyn Bytes>).collect();
+        refused(&Raw(Some(Weight { dtype: DType::F32, shape: vec![3, 4], pieces }))).to_string()
+    };
+    let found = |what: &str| format!("weight \"w\" is f32 [3, 4] in {what}, {WANTED}");
+    assert_eq!(pieces(&[24, 24]), found("48 bytes in 2 pieces"));
+    assert_eq!(pieces(&[16, 12, 20]), found("48 bytes in 3 pieces"));
+    assert_eq!(pieces(&[16, 16, 12]), found("44 bytes in 3 pieces"));
+    assert_eq!(pieces(&[]), found("0 bytes in 0 pieces"));
     // A row that is no whole number of blocks.
     let graph = Program::parse(LINEAR).unwrap().lift().unwrap();
     let odd = parity().typed(&graph, &|_| Some(DType::Q8_0), &Reference::new().caps().accepts).unwrap();
@@ -110,6 +120,28 @@ fn weights_are_held_to_their_program() {
         error.to_string(),
         "weight \"w\" is f32 [3, 4] in 48 bytes, wanted q8_0 [3, 4] in no whole number of bytes"
     );
+}
+
+/// The same weight in one piece, in pieces, and with axes of one is one weight.
+#[test]
+fn a_weight_is_the_same_in_pieces() {
+    let chain = chain(&[LINEAR], &weights(), &parity());
+    let whole = weights().map().weight("w").unwrap();
+    let bytes = whole.joined().into_owned();
+    let input = [1.0, -2.0, 0.5, 3.0];
+    let outputs = |shape: &[usize], part: usize| {
+        let pieces = bytes.chunks(part).map(|b| Arc::new(Buffer(b.to_vec())) as Arc<dyn Bytes>).collect();
+        let weight = Weight { dtype: DType::F32, shape: shape.to_vec(), pieces };
+        assert_eq!(weight.joined(), bytes);
+        let mut step = Reference::new().compile(&chain, &Raw(Some(weight))).unwrap();
+        let mut state = step.new_state().unwrap();
+        run(step.as_mut(), state.as_mut(), 0, 1, Input::Rows(&input))
+    };
+    let wanted = outputs(&[3, 4], 48);
+    assert!(wanted.iter().all(|y| *y != 0.0));
+    assert_eq!(outputs(&[3, 4], 16), wanted);
+    assert_eq!(outputs(&[3, 1, 4], 48), wanted);
+    assert_eq!(outputs(&[1, 3, 4, 1], 16), wanted);
 }
 
 fn batch(step: &mut dyn Step, segments: &[(usize, usize)], input: Input) -> Result<(), BackendError> {

@@ -232,14 +232,16 @@ impl Work<'_> {
 fn matrix(part: &Part, slot: WeightSlot) -> Weights<'_> {
     match &part.weights[slot.0] {
         Held::Matrix { dtype, data, outs, width } => Weights::new(*dtype, data.bytes(), *outs, *width),
-        Held::Row(_) => panic!("a row of F32 is no matrix: the lowering gives each use a slot of its own"),
+        Held::Row(_) | Held::Bank { .. } => {
+            panic!("a row of F32 or a bank is no matrix: the lowering gives each use a slot of its own")
+        }
     }
 }
 
 fn row(part: &Part, slot: WeightSlot) -> &[f32] {
     match &part.weights[slot.0] {
         Held::Row(row) => row,
-        Held::Matrix { .. } => {
+        Held::Matrix { .. } | Held::Bank { .. } => {
             panic!("a matrix is no row of F32: the lowering gives each use a slot of its own")
         }
     }

@@ -47,6 +47,7 @@ mod parser;
 mod printer;
 mod roles;
 mod shape;
+mod stored;
 mod syntax;
 
 pub use error::{ProgramError, Rule, Span};
@@ -54,4 +55,5 @@ pub use graph::{Action, Graph, Node, Origin, Rows, Value, ValueId};
 pub use ops::Op;
 pub use roles::{Carried, Extent, Role, Roles, same_state};
 pub use shape::{Axis, Dim, Kind, Shape};
+pub use stored::same_sizes;
 pub use syntax::{Attr, Bound, Decl, Expr, Item, Line, Named, Program, Range};

@@ -93,6 +93,6 @@ impl Bytes for Mapped {
 impl Weights for Bound<'_> {
     fn weight(&self, name: &str) -> Option<Weight> {
         let view = self.0.get(name)?;
-        Some(Weight { dtype: view.dtype(), shape: view.shape().to_vec(), data: Arc::new(Mapped(view)) })
+        Some(Weight::whole(view.dtype(), view.shape().to_vec(), Arc::new(Mapped(view))))
     }
 }

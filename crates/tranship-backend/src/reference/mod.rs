@@ -63,13 +63,10 @@ impl Backend for Reference {
                     held.push(None);
                     continue;
                 };
-                let mut values = vec![0.0; weight.shape.iter().product()];
-                decode(weight.dtype, weight.data.bytes(), &mut values).map_err(|source| {
-                    BackendError::Convert {
-                        value: typed.graph().value(ValueId(id)).name.clone(),
-                        dtype: DType::F32,
-                        source,
-                    }
+                let values = weight.values().map_err(|source| BackendError::Convert {
+                    value: typed.graph().value(ValueId(id)).name.clone(),
+                    dtype: DType::F32,
+                    source,
                 })?;
                 held.push(Some(Arc::new(values)));
             }
