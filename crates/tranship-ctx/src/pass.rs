@@ -6,13 +6,15 @@
 //! - an operation of class `Accum` computes in the join of the accumulation type with all its operands' types and
 //!   gives back the compute type; one of class `Join` computes in the join of its operands, the lower of them
 //!   cast up, and is cast back to the compute type where the join is another;
+//! - rows that are joined with those of a cache or a memory are of its type, as if they had been written to it;
 //! - what the head returns stays in its accumulator: logits go to a softmax, not into another operation.
 
+use crate::policy::is_cache;
 use crate::{Accepts, Activations, Cast, CastLedger, ComputeCtx, CtxError, DTypeSet, Reason, Typed};
 use std::collections::HashMap;
 use tranship_dtype::DType;
 use tranship_program::ops::Precision;
-use tranship_program::{Action, Extent, Graph, Kind, Node, Op, Origin, Role, Rows, Span, Value, ValueId};
+use tranship_program::{Action, Carried, Graph, Kind, Node, Op, Origin, Rows, Span, Value, ValueId};
 
 /// The type that indices are in.
 const INDEX: DType = DType::U32;
@@ -94,15 +96,12 @@ impl Pass<'_> {
             self.renamed[id.0] = self.cast(id, taken, Reason::Widen, Span::default());
             return Ok(());
         }
-        let (dtype, purpose, has) = match graph.roles().of(id) {
-            Some(Role::Carried(extent)) => {
-                let dtype = self.ctx.carried_dtype(self.layer, extent);
-                match extent {
-                    Extent::Append => (dtype, "kv", self.accepts.kv),
-                    _ => (dtype, "state", self.accepts.state),
-                }
+        let (dtype, purpose, has) = match carried(graph, id) {
+            Some(carried) if is_cache(carried) => {
+                (self.ctx.carried_dtype(self.layer, carried), "kv", self.accepts.kv)
             }
-            _ => (self.ctx.compute, "activations", self.accepts.compute),
+            Some(carried) => (self.ctx.carried_dtype(self.layer, carried), "state", self.accepts.state),
+            None => (self.ctx.compute, "activations", self.accepts.compute),
         };
         if !has.has(dtype) {
             return Err(self.unsupported(&value.name, dtype, purpose, has));
@@ -128,13 +127,30 @@ impl Pass<'_> {
                 Ok(())
             }
             Action::Write { tensor, rows, value } => {
-                let reason = match graph.roles().of(*tensor) {
-                    Some(Role::Carried(Extent::Append)) => Reason::Kv,
-                    Some(Role::Carried(_)) => Reason::State,
-                    _ => Reason::Compute,
-                };
+                let reason = reason(graph, *tensor);
                 let value = self.cast(self.renamed[value.0], self.dtypes[tensor.0], reason, node.span);
                 self.push(Action::Write { tensor: *tensor, rows: *rows, value }, node.span, None);
+                Ok(())
+            }
+            Action::Update { op, tensor, args, out } => {
+                let args: Vec<ValueId> = args.iter().map(|a| self.renamed[a.0]).collect();
+                let name = graph.value(*out).name.clone();
+                self.hold_compute(&name, self.ctx.compute)?;
+                let all: Vec<ValueId> = [*tensor].into_iter().chain(args.iter().copied()).collect();
+                let accum = self.accum_of(op, &all, &name)?;
+                self.dtypes[out.0] = self.ctx.compute;
+                let action = Action::Update { op: op.clone(), tensor: *tensor, args, out: *out };
+                self.push(action, node.span, Some(accum));
+                Ok(())
+            }
+            Action::Apply { op: Op::Join, args, out } => {
+                let rows = self.renamed[args[0].0];
+                let reason = read_by(graph, args[0]).map_or(Reason::Compute, |tensor| reason(graph, tensor));
+                let dtype = self.dtypes[rows.0];
+                let new = self.cast(self.renamed[args[1].0], dtype, reason, node.span);
+                self.dtypes[out.0] = dtype;
+                let action = Action::Apply { op: Op::Join, args: vec![rows, new], out: *out };
+                self.push(action, node.span, None);
                 Ok(())
             }
             Action::Apply { op, args, out } => self.apply(graph, op, args, *out, node.span),
@@ -151,7 +167,7 @@ impl Pass<'_> {
     ) -> Result<(), CtxError> {
         let mut args: Vec<ValueId> = args.iter().map(|a| self.renamed[a.0]).collect();
         let name = graph.value(out).name.clone();
-        let logits = graph.name == "head" && graph.result == out && op.precision() == Precision::Accum;
+        let logits = op.precision() == Precision::Accum && is_logits(graph, out);
         if !logits {
             self.hold_compute(&name, self.ctx.compute)?;
         }
@@ -162,7 +178,7 @@ impl Pass<'_> {
                 self.renamed[out.0] = self.cast(out, self.ctx.compute, Reason::Compute, span);
             }
             Precision::Join => {
-                let dtype = self.join_all(&args, &name)?;
+                let dtype = self.join_all(op, &args, &name)?;
                 self.hold_compute(&name, dtype)?;
                 for arg in &mut args {
                     *arg = self.cast(*arg, dtype, Reason::Join, span);
@@ -172,16 +188,15 @@ impl Pass<'_> {
                 self.renamed[out.0] = self.cast(out, self.ctx.compute, Reason::Compute, span);
             }
             Precision::Accum => {
-                let operands = self.join_all(&args, &name)?;
-                let accum = operands.join(self.ctx.accum);
-                let accum = accum.map_err(|source| CtxError::Operands { value: name.clone(), source })?;
-                if !self.accepts.accum.has(accum) {
-                    return Err(self.unsupported(&name, accum, "accum", self.accepts.accum));
+                let accum = self.accum_of(op, &args, &name)?;
+                if let Some(w) = op.blocks_against() {
+                    args[0] = self.meet_blocks(args[0], args[w], span);
                 }
-                if *op == Op::Linear {
-                    args[0] = self.meet_blocks(args[0], args[1], span);
-                }
-                self.dtypes[out.0] = if logits { accum } else { self.ctx.compute };
+                self.dtypes[out.0] = match op.kind() {
+                    Kind::Index => INDEX,
+                    Kind::Float if logits => accum,
+                    Kind::Float => self.ctx.compute,
+                };
                 self.push(Action::Apply { op: op.clone(), args, out }, span, Some(accum));
             }
         }
@@ -194,10 +209,22 @@ impl Pass<'_> {
         if has.has(dtype) { Ok(()) } else { Err(self.unsupported(name, dtype, "activations", has)) }
     }
 
-    /// The join of all real operands' types, out of their block encodings.
-    fn join_all(&self, args: &[ValueId], name: &str) -> Result<DType, CtxError> {
-        let real = args.iter().filter(|a| self.graph.value(**a).kind == Kind::Float);
-        let mut dtypes = real.map(|a| self.dtypes[a.0].decoded());
+    /// What an operation of class `Accum` computes in.
+    fn accum_of(&self, op: &Op, args: &[ValueId], name: &str) -> Result<DType, CtxError> {
+        let operands = self.join_all(op, args, name)?;
+        let accum = operands.join(self.ctx.accum);
+        let accum = accum.map_err(|source| CtxError::Operands { value: name.to_owned(), source })?;
+        if !self.accepts.accum.has(accum) {
+            return Err(self.unsupported(name, accum, "accum", self.accepts.accum));
+        }
+        Ok(accum)
+    }
+
+    /// The join of the types of all operands that take part in promotion, out of their block encodings.
+    fn join_all(&self, op: &Op, args: &[ValueId], name: &str) -> Result<DType, CtxError> {
+        let real = args.iter().enumerate();
+        let real = real.filter(|(i, a)| self.graph.value(**a).kind == Kind::Float && op.promotes(*i));
+        let mut dtypes = real.map(|(_, a)| self.dtypes[a.0].decoded());
         let first = dtypes.next().unwrap_or(self.ctx.compute);
         dtypes
             .try_fold(first, DType::join)
@@ -239,6 +266,37 @@ impl Pass<'_> {
         self.graph.nodes.push(Node { action, span });
         self.accums.push(accum);
     }
+}
+
+/// Whether a value is what the head returns, or what a last function of it is of.
+fn is_logits(graph: &Graph, out: ValueId) -> bool {
+    let last = |node: &Node| match &node.action {
+        Action::Apply { op: Op::Unary(_), args, out: result } => *result == graph.result && args[0] == out,
+        _ => false,
+    };
+    graph.name == "head" && (graph.result == out || graph.nodes.iter().any(last))
+}
+
+/// The carried tensor that a declared value is, if it is one.
+fn carried(graph: &Graph, id: ValueId) -> Option<&Carried> {
+    graph.roles().carried().find(|c| c.value == id)
+}
+
+/// Why a value that goes into a declared tensor is cast.
+fn reason(graph: &Graph, tensor: ValueId) -> Reason {
+    match carried(graph, tensor) {
+        Some(carried) if is_cache(carried) => Reason::Kv,
+        Some(_) => Reason::State,
+        None => Reason::Compute,
+    }
+}
+
+/// The declared tensor whose rows a value is, as they were read.
+fn read_by(graph: &Graph, value: ValueId) -> Option<ValueId> {
+    graph.nodes.iter().find_map(|node| match node.action {
+        Action::Read { tensor, out, .. } if out == value => Some(tensor),
+        _ => None,
+    })
 }
 
 /// The graph with its values and none of its actions.

@@ -3,7 +3,7 @@
 use crate::{CtxError, Device};
 use std::collections::BTreeMap;
 use tranship_dtype::{DType, NoJoin};
-use tranship_program::Extent;
+use tranship_program::{Carried, Extent};
 use tranship_residency::Residency;
 
 /// The presets by name.
@@ -156,12 +156,10 @@ impl ComputeCtx {
         self.compute.join(dtype)
     }
 
-    /// The type of a carried tensor of a layer: rows that are appended are cached, what is rewritten is remembered.
-    pub fn carried_dtype(&self, layer: Option<u64>, extent: Extent) -> DType {
-        match extent {
-            Extent::Append => self.kv_of(layer),
-            _ => self.state_of(layer),
-        }
+    /// The type of a carried tensor of a layer: what attention reads and rows that are appended are cached, all else
+    /// is remembered.
+    pub fn carried_dtype(&self, layer: Option<u64>, carried: &Carried) -> DType {
+        if is_cache(carried) { self.kv_of(layer) } else { self.state_of(layer) }
     }
 
     /// The type of a layer's key/value caches.
@@ -236,4 +234,9 @@ impl ComputeCtx {
         }
         text
     }
+}
+
+/// Whether a carried tensor is a cache of rows, and not a memory.
+pub(crate) fn is_cache(carried: &Carried) -> bool {
+    carried.cache || matches!(carried.extent, Extent::Append | Extent::Compressed { .. })
 }

@@ -70,7 +70,7 @@ impl Typed {
         let reason =
             self.ledger.iter().find(|c| c.node == node).map(|c| format!("  # {}", c.reason.phrase()));
         match (&self.graph.nodes[node].action, self.accums[node]) {
-            (Action::Apply { .. }, Some(accum)) => format!("  in {accum}"),
+            (Action::Apply { .. } | Action::Update { .. }, Some(accum)) => format!("  in {accum}"),
             _ => reason.unwrap_or_default(),
         }
     }

@@ -149,7 +149,7 @@ impl Contract {
                     name: tensor.name.clone(),
                     layer: layer as u64,
                     axes: axes.collect(),
-                    dtype: policy.carried_dtype(Some(layer as u64), tensor.extent),
+                    dtype: policy.carried_dtype(Some(layer as u64), tensor),
                     extent: tensor.extent,
                 });
             }

@@ -50,10 +50,14 @@ pub enum Rule {
     StaleRows,
     /// Rows are written once in a step.
     WrittenTwice,
-    /// A tensor with rows at the position has one for each position of `ctx`.
+    /// A tensor with rows at the position has one for each position of `ctx`, or for every so many.
     AppendLength,
-    /// All writes of a tensor are of one form, so that its valid rows are a function of the position.
+    /// A tensor that holds the last rows before the position is addressed with all of them.
+    RingLength,
+    /// A tensor is addressed in one form, so that its valid rows are a function of the position.
     MixedExtent,
+    /// An operation that advances a state is written as `y, s[..] = op(s[..], …)`, and no other one is.
+    UpdateForm,
     /// What is declared or computed is used.
     Unused,
     /// A program ends in one `return`, of a computed tensor `[n, width]`.
@@ -64,7 +68,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules, in declaration order.
-    pub const ALL: [Rule; 22] = {
+    pub const ALL: [Rule; 24] = {
         use Rule::*;
         [
             Syntax,
@@ -85,7 +89,9 @@ impl Rule {
             StaleRows,
             WrittenTwice,
             AppendLength,
+            RingLength,
             MixedExtent,
+            UpdateForm,
             Unused,
             Return,
             StateMismatch,

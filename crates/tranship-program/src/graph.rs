@@ -81,6 +81,17 @@ pub enum Action {
         /// The rows as a value.
         out: ValueId,
     },
+    /// An operation that goes over the step's rows in order and advances a declared tensor by each, in place.
+    Update {
+        /// The operation.
+        op: Op,
+        /// The tensor, which it reads and writes whole.
+        tensor: ValueId,
+        /// Its other operands.
+        args: Vec<ValueId>,
+        /// What it gives for each row.
+        out: ValueId,
+    },
     /// A write into a declared tensor, in place.
     Write {
         /// The tensor.
@@ -98,6 +109,9 @@ impl Action {
         match self {
             Action::Apply { args, .. } => args.clone(),
             Action::Read { tensor, .. } => vec![*tensor],
+            Action::Update { tensor, args, .. } => {
+                [*tensor].into_iter().chain(args.iter().copied()).collect()
+            }
             Action::Write { value, .. } => vec![*value],
         }
     }
@@ -105,7 +119,7 @@ impl Action {
     /// The value that the action makes, if it makes one.
     pub fn out(&self) -> Option<ValueId> {
         match self {
-            Action::Apply { out, .. } | Action::Read { out, .. } => Some(*out),
+            Action::Apply { out, .. } | Action::Read { out, .. } | Action::Update { out, .. } => Some(*out),
             Action::Write { .. } => None,
         }
     }
@@ -120,15 +134,36 @@ pub enum Rows {
     UpTo,
     /// `[pos .. pos+n]`: this step's.
     New,
+    /// `[pos-7 .. pos]`: the last rows before this step, of a tensor that holds so many.
+    Before(u64),
+    /// `[pos+n-7 .. pos+n]`: the last rows after this step, of a tensor that holds so many. Written with the step's
+    /// rows: the oldest make room.
+    Last(u64),
+    /// `[.. (pos+n)/4]`: a row for every so many positions, before this step and of it.
+    UpToPer(u64),
+    /// `[pos/4 .. (pos+n)/4]`: those of this step. Written with the step's rows, of which those are kept that close
+    /// their span: row `i` where `pos + i + 1` is a multiple.
+    NewPer(u64),
+}
+
+impl Rows {
+    /// Whether rows are addressed by the position.
+    pub fn positional(self) -> bool {
+        self != Rows::All
+    }
 }
 
 impl fmt::Display for Rows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Rows::All => "[..]",
-            Rows::UpTo => "[.. pos+n]",
-            Rows::New => "[pos .. pos+n]",
-        })
+        match self {
+            Rows::All => f.write_str("[..]"),
+            Rows::UpTo => f.write_str("[.. pos+n]"),
+            Rows::New => f.write_str("[pos .. pos+n]"),
+            Rows::Before(rows) => write!(f, "[pos-{rows} .. pos]"),
+            Rows::Last(rows) => write!(f, "[pos+n-{rows} .. pos+n]"),
+            Rows::UpToPer(rate) => write!(f, "[.. (pos+n)/{rate}]"),
+            Rows::NewPer(rate) => write!(f, "[pos/{rate} .. (pos+n)/{rate}]"),
+        }
     }
 }
 
@@ -194,7 +229,8 @@ impl Graph {
             let line = match node.action.out() {
                 Some(out) => {
                     let (left, right) = action.split_once(" = ").unwrap_or((&action, ""));
-                    format!("{left} : {}{} = {right}", note(out), self.value(out).shape)
+                    let (out_name, state) = left.split_at(left.find(',').unwrap_or(left.len()));
+                    format!("{out_name} : {}{}{state} = {right}", note(out), self.value(out).shape)
                 }
                 None => action,
             };
@@ -210,6 +246,12 @@ impl Graph {
                 let mut parts: Vec<String> = args.iter().map(|&a| name(a)).collect();
                 parts.extend(op.attrs().into_iter().map(|(key, value)| format!("{key}: {value}")));
                 format!("{} = {}({})", name(*out), op.name(), parts.join(", "))
+            }
+            Action::Update { op, tensor, args, out } => {
+                let mut parts = vec![format!("{}[..]", name(*tensor))];
+                parts.extend(args.iter().map(|&a| name(a)));
+                parts.extend(op.attrs().into_iter().map(|(key, value)| format!("{key}: {value}")));
+                format!("{}, {}[..] = {}({})", name(*out), name(*tensor), op.name(), parts.join(", "))
             }
             Action::Read { tensor, rows, out } => format!("{} = {}{rows}", name(*out), name(*tensor)),
             Action::Write { tensor, rows, value } => format!("{}{rows} = {}", name(*tensor), name(*value)),
@@ -234,6 +276,14 @@ impl Graph {
                     for arg in args {
                         let _ = writeln!(text, "  v{} -> v{};", arg.0, out.0);
                     }
+                }
+                Action::Update { op, tensor, args, out } => {
+                    let label = format!("{} = {}", quote(&self.value(*out).name), op.name());
+                    let _ = writeln!(text, "  v{} [shape=oval,label=\"{label}\"];", out.0);
+                    for arg in args {
+                        let _ = writeln!(text, "  v{} -> v{};", arg.0, out.0);
+                    }
+                    let _ = writeln!(text, "  v{} -> v{} [dir=both,label=\"update\"];", tensor.0, out.0);
                 }
                 Action::Read { tensor, rows, out } => {
                     let _ = writeln!(text, "  v{} [shape=oval,label=\"read {rows}\"];", out.0);

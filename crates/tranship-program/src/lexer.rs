@@ -9,7 +9,7 @@ pub(crate) enum Token {
     Word(String),
     Number(f64),
     Text(String),
-    /// One of `:,=()[]@+*` or `..`.
+    /// One of `:,=()[]@+*/-` or `..`.
     Sign(&'static str),
     Comment(String),
     End,
@@ -29,7 +29,7 @@ impl Token {
     }
 }
 
-const SIGNS: [&str; 11] = ["..", ":", ",", "=", "(", ")", "[", "]", "@", "+", "*"];
+const SIGNS: [&str; 13] = ["..", ":", ",", "=", "(", ")", "[", "]", "@", "+", "*", "/", "-"];
 
 /// Splits one line into tokens; the last is always [`Token::End`].
 pub(crate) fn tokens(line: &str, number: u32) -> Result<Vec<(Token, Span)>, ProgramError> {
@@ -51,7 +51,7 @@ pub(crate) fn tokens(line: &str, number: u32) -> Result<Vec<(Token, Span)>, Prog
         } else if c.is_ascii_alphabetic() || c == '_' {
             let end = run(&chars, at, |c| c.is_ascii_alphanumeric() || c == '_');
             (Token::Word(chars[at..end].iter().collect()), end)
-        } else if c.is_ascii_digit() || c == '-' {
+        } else if c.is_ascii_digit() || (c == '-' && !follows_word(&out)) {
             number_token(&chars, at, span)?
         } else if c == '"' {
             text_token(&chars, at, span)?
@@ -64,6 +64,11 @@ pub(crate) fn tokens(line: &str, number: u32) -> Result<Vec<(Token, Span)>, Prog
         out.push((token, span));
         at = next;
     }
+}
+
+/// Whether a `-` here is the sign of a bound, as in `pos-7`, and not the start of a number.
+fn follows_word(before: &[(Token, Span)]) -> bool {
+    matches!(before.last(), Some((Token::Word(_), _)))
 }
 
 fn run(chars: &[char], from: usize, more: impl Fn(char) -> bool) -> usize {

@@ -88,6 +88,15 @@ impl Lift {
                 self.write(name, range, value)?;
                 Ok(None)
             }
+            Item::Update(name, state, range, value) => {
+                self.fresh(name)?;
+                self.target = (name.name.clone(), 0);
+                let id = self.update(state, range, value)?;
+                self.values[id.0].name = name.name.clone();
+                self.spans[id.0] = name.span;
+                self.names.insert(name.name.clone(), id);
+                Ok(None)
+            }
             Item::Return(span, value) => {
                 self.target = ("return".into(), 0);
                 let id = self.expr(value)?;
@@ -173,14 +182,14 @@ impl Lift {
         ValueId(self.values.len() - 1)
     }
 
-    fn computed(&mut self, shape: Shape, span: Span) -> Result<ValueId, ProgramError> {
+    fn computed(&mut self, kind: Kind, shape: Shape, span: Span) -> Result<ValueId, ProgramError> {
         if shape.elements(self.ctx).is_none() {
             let message = format!("the result {shape} has 2^63 elements or more");
             return Err(fault(Rule::Size, span, message));
         }
         self.target.1 += 1;
         let name = format!("{}.{}", self.target.0, self.target.1);
-        Ok(self.value(name, Kind::Float, shape, Origin::Computed, span))
+        Ok(self.value(name, kind, shape, Origin::Computed, span))
     }
 
     fn find(&self, name: &Named) -> Result<ValueId, ProgramError> {
@@ -204,23 +213,64 @@ impl Lift {
                     Rows::All => self.values[tensor.0].shape.clone(),
                     Rows::UpTo => self.values[tensor.0].shape.with_rows(Dim::PosN),
                     Rows::New => self.values[tensor.0].shape.with_rows(Dim::N),
+                    Rows::Before(before) => self.values[tensor.0].shape.with_rows(Dim::Fixed(before)),
+                    Rows::UpToPer(rate) => self.values[tensor.0].shape.with_rows(Dim::Per(rate)),
+                    Rows::Last(_) | Rows::NewPer(_) => {
+                        let message = format!("`{}{rows}` are rows to write", name.name);
+                        return Err(fault(Rule::RowRange, name.span, message));
+                    }
                 };
-                let out = self.computed(shape, name.span)?;
+                let out = self.computed(Kind::Float, shape, name.span)?;
                 self.nodes.push(Node { action: Action::Read { tensor, rows, out }, span: name.span });
                 Ok(out)
             }
             Expr::Call(op, args, attrs) => {
                 let ids = args.iter().map(|a| self.expr(a)).collect::<Result<Vec<_>, _>>()?;
                 let operands = ids.iter().map(|id| &self.values[id.0]).collect();
-                let (lifted, shape) = Op::lift(Call::new(op, operands, attrs)?)?;
-                let out = self.computed(shape, op.span)?;
+                let (lifted, shape) = Op::lift(Call::new(op, operands, attrs, self.ctx)?)?;
+                if lifted.updates() {
+                    let message =
+                        format!("`{0}` advances a state: write `y, s[..] = {0}(s[..], …)`", op.name);
+                    return Err(fault(Rule::UpdateForm, op.span, message));
+                }
+                let out = self.computed(lifted.kind(), shape, op.span)?;
                 self.nodes.push(Node { action: Action::Apply { op: lifted, args: ids, out }, span: op.span });
                 Ok(out)
             }
         }
     }
 
-    /// The form of a row range, if it is one of the three.
+    /// A statement `y, s[..] = op(s[..], …)`.
+    fn update(&mut self, state: &Named, range: &Range, value: &Expr) -> Result<ValueId, ProgramError> {
+        let refused = |message: String| Err(fault(Rule::UpdateForm, state.span, message));
+        let Expr::Call(op, args, attrs) = value else {
+            return refused(format!("`{}` is advanced by an operation, found `{value}`", state.name));
+        };
+        let own = |arg: &&Expr| matches!(arg, Expr::Rows(name, rows) if name == state && rows == range);
+        let Some(_) = args.first().filter(own) else {
+            return refused(format!("`{}` takes `{}{range}` first, for it advances it", op.name, state.name));
+        };
+        let tensor = self.find(state)?;
+        if self.rows(state, tensor, range)? != Rows::All {
+            return refused(format!("`{}` is advanced as a whole, as `{}[..]`", state.name, state.name));
+        }
+        if self.values[tensor.0].shape.fixed_rows().is_none() {
+            let message = format!("`{}` is a step input, and is not written", state.name);
+            return Err(fault(Rule::NotWritable, state.span, message));
+        }
+        let ids = args[1..].iter().map(|a| self.expr(a)).collect::<Result<Vec<_>, _>>()?;
+        let operands = [tensor].iter().chain(&ids).map(|id| &self.values[id.0]).collect();
+        let (lifted, shape) = Op::lift(Call::new(op, operands, attrs, self.ctx)?)?;
+        if !lifted.updates() {
+            return refused(format!("`{}` advances no state", op.name));
+        }
+        let out = self.computed(Kind::Float, shape, op.span)?;
+        self.nodes
+            .push(Node { action: Action::Update { op: lifted, tensor, args: ids, out }, span: op.span });
+        Ok(out)
+    }
+
+    /// The form of a row range, if it is one of the language's.
     fn rows(&self, name: &Named, tensor: ValueId, range: &Range) -> Result<Rows, ProgramError> {
         let value = &self.values[tensor.0];
         if value.origin != Origin::Declared || value.kind != Kind::Float {
@@ -233,18 +283,14 @@ impl Lift {
                 format!("`{}` is {what}, and only declared tensors have rows to address", name.name);
             return Err(fault(Rule::RowRange, name.span, message));
         }
-        let pos = Bound { pos: true, n: false, offset: 0 };
-        let end = Bound { pos: true, n: true, offset: 0 };
-        let rows = match (range.from, range.to) {
-            (None, None) => return Ok(Rows::All),
-            (None, Some(to)) if to == end => Rows::UpTo,
-            (Some(from), Some(to)) if from == pos && to == end => Rows::New,
-            _ => {
-                let message =
-                    format!("wanted [..], [.. pos+n] or [pos .. pos+n] of `{}`, found {range}", name.name);
-                return Err(fault(Rule::RowRange, name.span, message));
-            }
+        let Some(rows) = form(range) else {
+            let message =
+                format!("wanted [..], [.. pos+n] or [pos .. pos+n] of `{}`, found {range}", name.name);
+            return Err(fault(Rule::RowRange, name.span, message));
         };
+        if rows == Rows::All {
+            return Ok(rows);
+        }
         if !self.names.contains_key("pos") {
             let message = format!("`{}{range}` needs a declaration `pos : index`", name.name);
             return Err(fault(Rule::RowRange, name.span, message));
@@ -273,7 +319,7 @@ impl Lift {
             Origin::Declared => {}
         }
         let rows = self.rows(name, tensor, range)?;
-        if rows == Rows::UpTo {
+        if matches!(rows, Rows::UpTo | Rows::Before(_) | Rows::UpToPer(_)) {
             let message = format!("`{}{rows}` would rewrite rows of earlier steps", name.name);
             return Err(fault(Rule::RowRange, name.span, message));
         }
@@ -296,7 +342,7 @@ impl Lift {
     fn written_are_read_by_rows(&self) -> Result<(), ProgramError> {
         let mut written = vec![false; self.values.len()];
         for node in &self.nodes {
-            if let Action::Write { tensor, .. } = node.action {
+            if let Action::Write { tensor, .. } | Action::Update { tensor, .. } = node.action {
                 written[tensor.0] = true;
             }
         }
@@ -319,7 +365,7 @@ impl Lift {
                 used[id.0] = true;
             }
             let (Action::Read { rows, .. } | Action::Write { rows, .. }) = node.action else { continue };
-            if let (true, Some(pos)) = (rows != Rows::All, self.names.get("pos")) {
+            if let (true, Some(pos)) = (rows.positional(), self.names.get("pos")) {
                 used[pos.0] = true;
             }
         }
@@ -331,6 +377,37 @@ impl Lift {
             None => Ok(()),
         }
     }
+}
+
+/// The rows that a range means.
+fn form(range: &Range) -> Option<Rows> {
+    let pos = Bound { pos: true, ..Bound::default() };
+    let end = Bound { n: true, ..pos };
+    let per = |bound: Bound, rate| Bound { per: Some(rate), ..bound };
+    Some(match (range.from, range.to) {
+        (None, None) => Rows::All,
+        (None, Some(to)) if to == end => Rows::UpTo,
+        (Some(from), Some(to)) if from == pos && to == end => Rows::New,
+        (Some(from @ Bound { back: Some(rows), .. }), Some(to)) if to == pos => {
+            if from != (Bound { back: Some(rows), ..pos }) {
+                return None;
+            }
+            Rows::Before(rows)
+        }
+        (Some(from @ Bound { back: Some(rows), .. }), Some(to)) if to == end => {
+            if from != (Bound { back: Some(rows), ..end }) {
+                return None;
+            }
+            Rows::Last(rows)
+        }
+        (None, Some(to @ Bound { per: Some(rate), .. })) if to == per(end, rate) => Rows::UpToPer(rate),
+        (Some(from), Some(to @ Bound { per: Some(rate), .. }))
+            if to == per(end, rate) && from == per(pos, rate) =>
+        {
+            Rows::NewPer(rate)
+        }
+        _ => return None,
+    })
 }
 
 fn position(name: &Named) -> ProgramError {

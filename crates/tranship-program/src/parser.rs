@@ -220,6 +220,12 @@ impl Cursor {
             self.sign("=")?;
             return Ok(Item::Write(name, range, self.expr()?));
         }
+        if self.take(",") {
+            let state = self.name("a state")?;
+            let range = self.range()?;
+            self.sign("=")?;
+            return Ok(Item::Update(name, state, range, self.expr()?));
+        }
         self.sign("=")?;
         Ok(Item::Let(name, self.expr()?))
     }
@@ -234,6 +240,24 @@ impl Cursor {
     }
 
     fn bound(&mut self) -> Result<Bound, ProgramError> {
+        let mut bound = if self.take("(") {
+            let inner = self.sum()?;
+            self.sign(")")?;
+            inner
+        } else {
+            self.sum()?
+        };
+        if self.take("/") {
+            let per = self.integer()?;
+            if per == 0 {
+                return Err(fault(Rule::Syntax, self.span(), "a bound is divided by 0"));
+            }
+            bound.per = Some(per);
+        }
+        Ok(bound)
+    }
+
+    fn sum(&mut self) -> Result<Bound, ProgramError> {
         let mut bound = Bound::default();
         let mut number = false;
         loop {
@@ -244,6 +268,10 @@ impl Cursor {
                 _ => return self.wanted("`pos`, `n` or a whole number, each at most once"),
             }
             self.next();
+            if self.take("-") {
+                bound.back = Some(self.integer()?);
+                return Ok(bound);
+            }
             if !self.take("+") {
                 return Ok(bound);
             }
@@ -331,7 +359,26 @@ impl Cursor {
                 self.next();
                 Ok(Attr::Word(w))
             }
-            _ => self.wanted("a number or a word"),
+            Token::Sign("[") => {
+                self.next();
+                self.list()
+            }
+            _ => self.wanted("a number, a word or a list of numbers"),
+        }
+    }
+
+    fn list(&mut self) -> Result<Attr, ProgramError> {
+        let mut numbers = Vec::new();
+        loop {
+            match *self.peek() {
+                Token::Number(v) => numbers.push(v),
+                _ => return self.wanted("a number"),
+            }
+            self.next();
+            if self.take("]") {
+                return Ok(Attr::List(numbers));
+            }
+            self.sign(",")?;
         }
     }
 }

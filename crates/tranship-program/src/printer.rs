@@ -58,6 +58,9 @@ fn print_item(f: &mut fmt::Formatter<'_>, item: &Item, width: usize) -> fmt::Res
         }
         Item::Let(name, value) => write!(f, "{} = {value}", name.name),
         Item::Write(name, range, value) => write!(f, "{}{range} = {value}", name.name),
+        Item::Update(name, state, range, value) => {
+            write!(f, "{}, {}{range} = {value}", name.name, state.name)
+        }
         Item::Return(_, value) => write!(f, "return {value}"),
     }
 }
@@ -135,13 +138,19 @@ impl fmt::Display for Attr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Attr::Word(word) => f.write_str(word),
-            Attr::Number(value) => {
-                let (plain, exponent) = (format!("{value}"), format!("{value:e}"));
-                let short = if plain.len() <= exponent.len().max(5) { plain } else { exponent };
-                f.write_str(&short)
+            Attr::Number(value) => f.write_str(&number(*value)),
+            Attr::List(values) => {
+                let values: Vec<String> = values.iter().map(|v| number(*v)).collect();
+                write!(f, "[{}]", values.join(", "))
             }
         }
     }
+}
+
+/// The shorter of a number's two exact forms.
+fn number(value: f64) -> String {
+    let (plain, exponent) = (format!("{value}"), format!("{value:e}"));
+    if plain.len() <= exponent.len().max(5) { plain } else { exponent }
 }
 
 impl fmt::Display for Range {
@@ -167,6 +176,14 @@ impl fmt::Display for Bound {
         if self.offset > 0 || terms.is_empty() {
             terms.push(self.offset.to_string());
         }
-        f.write_str(&terms.join("+"))
+        let mut sum = terms.join("+");
+        if let Some(back) = self.back {
+            sum = format!("{sum}-{back}");
+        }
+        match self.per {
+            Some(per) if terms.len() > 1 || self.back.is_some() => write!(f, "({sum})/{per}"),
+            Some(per) => write!(f, "{sum}/{per}"),
+            None => f.write_str(&sum),
+        }
     }
 }

@@ -10,9 +10,10 @@
 
 use crate::error::{ProgramError, Rule, Span, fault};
 use crate::graph::{Action, Graph, Node, Origin, Rows, Value, ValueId};
-use crate::{Dim, Kind};
+use crate::{Dim, Kind, Op};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
 
 /// What a declared tensor is to its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,15 +38,49 @@ pub enum Extent {
     Append,
     /// The whole is rewritten in each step: all rows are valid, always.
     Recurrent,
+    /// The last rows before the position: a sliding window, or the inputs that a convolution still reaches.
+    Ring,
+    /// One row is added for every so many tokens.
+    Compressed {
+        /// Tokens for a row.
+        rate: u64,
+    },
+    /// What is to become the next compressed row: the tokens since the last one, and as many before them as the
+    /// compression overlaps.
+    Frontier {
+        /// Tokens for a compressed row.
+        rate: u64,
+        /// Tokens of the row before that are still needed.
+        keep: u64,
+    },
 }
 
 impl Extent {
     /// Valid rows after `position` tokens, of a tensor of `rows` rows.
     pub fn valid_rows(self, position: u64, rows: u64) -> u64 {
         match self {
-            Extent::Append => position.min(rows),
+            Extent::Append | Extent::Ring => position.min(rows),
             Extent::Recurrent => rows,
+            Extent::Compressed { rate } => (position / rate.max(1)).min(rows),
+            Extent::Frontier { rate, keep } => {
+                (position % rate.max(1)).saturating_add(keep).min(position).min(rows)
+            }
         }
+    }
+
+    /// The valid rows after `position` tokens by their logical numbers: of a ring or a frontier the positions that
+    /// they stand at, of all others from 0.
+    pub fn valid(self, position: u64, rows: u64) -> Range<u64> {
+        let valid = self.valid_rows(position, rows);
+        match self {
+            Extent::Ring | Extent::Frontier { .. } => position - valid..position,
+            _ => 0..valid,
+        }
+    }
+
+    /// Whether rows are numbered by their positions, of which a tensor holds the last.
+    pub fn is_ring(self) -> bool {
+        matches!(self, Extent::Ring | Extent::Frontier { .. })
     }
 
     /// The extent's name in manifests.
@@ -53,13 +88,21 @@ impl Extent {
         match self {
             Extent::Append => "append",
             Extent::Recurrent => "recurrent",
+            Extent::Ring => "ring",
+            Extent::Compressed { .. } => "compressed",
+            Extent::Frontier { .. } => "frontier",
         }
     }
 }
 
 impl fmt::Display for Extent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(self.name())?;
+        match self {
+            Extent::Compressed { rate } => write!(f, " 1:{rate}"),
+            Extent::Frontier { rate, keep } => write!(f, " of {rate}, {keep} kept"),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -86,6 +129,8 @@ pub struct Carried {
     pub axes: Vec<(String, u64)>,
     /// Which rows are valid.
     pub extent: Extent,
+    /// Whether attention reads its rows, so that it is a cache, and not a memory.
+    pub cache: bool,
 }
 
 /// The roles of a graph's declared values.
@@ -121,6 +166,11 @@ impl Roles {
             match &node.action {
                 Action::Apply { args, .. } => args.iter().try_for_each(|&a| touch(a, Rows::All, false))?,
                 Action::Read { tensor, rows, .. } => touch(*tensor, *rows, false)?,
+                Action::Update { tensor, args, .. } => {
+                    args.iter().try_for_each(|&a| touch(a, Rows::All, false))?;
+                    touch(*tensor, Rows::All, false)?;
+                    touch(*tensor, Rows::All, true)?;
+                }
                 Action::Write { tensor, rows, value } => {
                     touch(*value, Rows::All, false)?;
                     touch(*tensor, *rows, true)?;
@@ -137,10 +187,12 @@ impl Roles {
                 (_, None) => Role::Input,
             };
             if let (Role::Carried(extent), Some(uses)) = (role, uses.get(&id.0)) {
-                carried.push((
-                    uses.first,
-                    Carried { name: value.name.clone(), value: id, axes: axes(value), extent },
-                ));
+                let (name, axes) = (value.name.clone(), axes(value));
+                let extent = frontier(graph, id).filter(|_| extent == Extent::Ring).unwrap_or(extent);
+                let cache = is_cache(graph, id);
+                carried.push((uses.first, Carried { name, value: id, axes, extent, cache }));
+                roles.roles.insert(id.0, Role::Carried(extent));
+                continue;
             }
             roles.roles.insert(id.0, role);
         }
@@ -148,6 +200,46 @@ impl Roles {
         roles.carried = carried.into_iter().map(|(_, c)| c).collect();
         Ok(roles)
     }
+}
+
+/// The operations that a tensor's rows go into, as they are read or joined with the step's own.
+fn uses_of(graph: &Graph, tensor: ValueId) -> Vec<&Op> {
+    let mut shown = BTreeSet::new();
+    let mut ops = Vec::new();
+    for node in &graph.nodes {
+        match &node.action {
+            Action::Read { tensor: read, out, .. } if *read == tensor => {
+                shown.insert(*out);
+            }
+            Action::Apply { op: Op::Join, args, out } if shown.contains(&args[0]) => {
+                shown.insert(*out);
+            }
+            Action::Apply { op, args, .. } | Action::Update { op, args, .. }
+                if args.iter().any(|a| shown.contains(a)) =>
+            {
+                ops.push(op);
+            }
+            _ => {}
+        }
+    }
+    ops
+}
+
+/// Whether attention, or what chooses rows for it, reads the tensor's rows.
+fn is_cache(graph: &Graph, tensor: ValueId) -> bool {
+    uses_of(graph, tensor).iter().any(|op| op.attends())
+}
+
+/// The frontier that a ring is, if all that reads it is compression of one rate.
+fn frontier(graph: &Graph, tensor: ValueId) -> Option<Extent> {
+    let mut found = uses_of(graph, tensor).into_iter().map(|op| match op {
+        Op::Compress(op) => {
+            Some(Extent::Frontier { rate: op.rate, keep: if op.overlap { op.rate } else { 0 } })
+        }
+        _ => None,
+    });
+    let first = found.next()??;
+    found.all(|next| next == Some(first)).then_some(first)
 }
 
 fn axes(value: &Value) -> Vec<(String, u64)> {
@@ -179,6 +271,10 @@ impl Views {
             Action::Read { tensor, rows, out } => {
                 self.of.insert(out, (tensor, rows));
             }
+            Action::Update { tensor, .. } => {
+                let shown = self.of.iter().filter(|(_, (source, _))| *source == tensor);
+                self.stale.extend(shown.map(|(value, _)| *value));
+            }
             Action::Write { tensor, rows, value } => {
                 if self.of.get(&value).is_some_and(|(source, _)| *source == tensor) {
                     let message = format!("`{}{rows}` is written with its own rows", name(tensor));
@@ -193,13 +289,36 @@ impl Views {
     }
 }
 
+/// The forms of addressing that do not go with any other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// The whole, or a row for each position.
+    Plain,
+    /// The last rows.
+    Ring(u64),
+    /// A row for every so many positions.
+    Per(u64),
+}
+
+impl Form {
+    fn of(rows: Rows) -> Form {
+        match rows {
+            Rows::All | Rows::UpTo | Rows::New => Form::Plain,
+            Rows::Before(rows) | Rows::Last(rows) => Form::Ring(rows),
+            Rows::UpToPer(rate) | Rows::NewPer(rate) => Form::Per(rate),
+        }
+    }
+}
+
 /// What the walk has seen of one tensor.
 #[derive(Default)]
 struct Uses {
     first: usize,
     span: Span,
-    /// Rows were addressed by the position.
+    /// Rows were addressed by the position, a row for each.
     positional: bool,
+    /// The form in which rows were addressed, if it is one that stands alone.
+    form: Option<Form>,
     /// A row was read that this step had not written.
     live: bool,
     wrote_new: bool,
@@ -208,7 +327,16 @@ struct Uses {
 
 impl Uses {
     fn touch(&mut self, value: &Value, rows: Rows, write: bool, span: Span) -> Result<(), ProgramError> {
-        self.positional |= rows != Rows::All;
+        self.positional |= matches!(rows, Rows::UpTo | Rows::New);
+        let form = *self.form.get_or_insert(Form::of(rows));
+        if form != Form::of(rows) {
+            let message = format!(
+                "`{}{rows}` is a form of rows that does not go with how others of it are addressed",
+                value.name
+            );
+            return Err(fault(Rule::MixedExtent, span, message));
+        }
+        self.span = if self.span == Span::default() { span } else { self.span };
         if write { self.write(value, rows, span) } else { self.read(value, rows, span) }
     }
 
@@ -222,7 +350,7 @@ impl Uses {
                 format!("`{name}` is a step input, and is not written"),
             ));
         }
-        if rows == Rows::New && self.live {
+        if matches!(rows, Rows::New | Rows::NewPer(_)) && self.live {
             let message = format!("`{name}` was read whole, and its rows after pos are not written");
             return Err(fault(Rule::ReadsUnwritten, span, message));
         }
@@ -245,6 +373,14 @@ impl Uses {
     }
 
     fn read(&mut self, value: &Value, rows: Rows, span: Span) -> Result<(), ProgramError> {
+        if let Rows::Before(_) = rows {
+            if self.wrote_new {
+                let message = format!("`{}{rows}` is read after this step's rows were written", value.name);
+                return Err(fault(Rule::StaleRows, span, message));
+            }
+            self.live = true;
+            return Ok(());
+        }
         if rows == Rows::All {
             if self.wrote_new {
                 let message =
@@ -258,7 +394,7 @@ impl Uses {
             let message = format!("`{}{rows}` is read before this step's rows are written", value.name);
             return Err(fault(Rule::ReadsUnwritten, span, message));
         }
-        self.live |= rows == Rows::UpTo && !self.wrote_all;
+        self.live |= matches!(rows, Rows::UpTo | Rows::UpToPer(_)) && !self.wrote_all;
         Ok(())
     }
 
@@ -272,13 +408,41 @@ impl Uses {
                 return Err(fault(Rule::AppendLength, self.span, message));
             }
         }
+        self.hold_rows(graph, value)?;
         Ok(match (self.wrote_new || self.wrote_all, self.live) {
-            (true, true) if self.wrote_new => Role::Carried(Extent::Append),
+            (true, true) if self.wrote_new => Role::Carried(match self.form {
+                Some(Form::Ring(_)) => Extent::Ring,
+                Some(Form::Per(rate)) => Extent::Compressed { rate },
+                _ => Extent::Append,
+            }),
             (true, true) => Role::Carried(Extent::Recurrent),
             (true, false) => Role::Scratch,
             (false, _) if value.shape.rows() == Dim::N => Role::Input,
             (false, _) => Role::Frozen,
         })
+    }
+
+    /// Holds that a ring is addressed with all its rows, and that a tensor with a row for every so many positions has
+    /// as many as `ctx` positions fill.
+    fn hold_rows(&self, graph: &Graph, value: &Value) -> Result<(), ProgramError> {
+        let (name, rows) = (&value.name, value.shape.fixed_rows());
+        match self.form {
+            Some(Form::Ring(last)) if rows != Some(last) => {
+                let message = format!("`{name}` {} is addressed by its last {last} rows", value.shape);
+                Err(fault(Rule::RingLength, self.span, message))
+            }
+            Some(Form::Per(rate)) => {
+                let wanted = graph.param("ctx").map(|ctx| (ctx / rate.max(1)).max(1));
+                if wanted.is_some() && wanted == rows {
+                    return Ok(());
+                }
+                let wanted = wanted.map_or("a parameter `ctx`".into(), |rows| format!("{rows} rows"));
+                let message =
+                    format!("`{name}` {} has a row for every {rate} positions: wanted {wanted}", value.shape);
+                Err(fault(Rule::AppendLength, self.span, message))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

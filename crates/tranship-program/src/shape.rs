@@ -11,6 +11,10 @@ pub enum Dim {
     N,
     /// The rows before this step and of it: `pos+n`.
     PosN,
+    /// As many rows from before this step, and those of it: `7+n`. Row `r` stands at the position `pos - 7 + r`.
+    After(u64),
+    /// A row for every so many positions before this step and of it: `(pos+n)/4`.
+    Per(u64),
 }
 
 /// A size with the name of what it counts, where the program gives one.
@@ -57,8 +61,12 @@ impl Shape {
 
     /// Elements with `rows` in the place of symbolic rows, or `None` from 2^63 on.
     pub(crate) fn elements(&self, rows: u64) -> Option<u64> {
-        let size = |axis: &Axis| if let Dim::Fixed(s) = axis.size { s } else { rows };
-        let product = self.0.iter().try_fold(1u64, |product, axis| product.checked_mul(size(axis)));
+        let size = |axis: &Axis| match axis.size {
+            Dim::Fixed(size) => Some(size),
+            Dim::After(before) => before.checked_add(rows),
+            Dim::N | Dim::PosN | Dim::Per(_) => Some(rows),
+        };
+        let product = self.0.iter().try_fold(1u64, |product, axis| product.checked_mul(size(axis)?));
         product.filter(|&elements| elements < 1 << 63)
     }
 
@@ -86,6 +94,8 @@ impl fmt::Display for Dim {
             Dim::Fixed(size) => write!(f, "{size}"),
             Dim::N => f.write_str("n"),
             Dim::PosN => f.write_str("pos+n"),
+            Dim::After(rows) => write!(f, "{rows}+n"),
+            Dim::Per(rate) => write!(f, "(pos+n)/{rate}"),
         }
     }
 }

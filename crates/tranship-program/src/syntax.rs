@@ -40,6 +40,8 @@ pub enum Item {
     Let(Named, Expr),
     /// `name[rows] = expr`
     Write(Named, Range, Expr),
+    /// `name, state[..] = op(state[..], …)`: an operation that advances a state as it goes over the step's rows.
+    Update(Named, Named, Range, Expr),
     /// `return expr`
     Return(Span, Expr),
 }
@@ -51,6 +53,9 @@ impl PartialEq for Item {
             (Item::Decls(a), Item::Decls(b)) => a == b,
             (Item::Let(name, value), Item::Let(n, v)) => name == n && value == v,
             (Item::Write(name, rows, value), Item::Write(n, r, v)) => name == n && rows == r && value == v,
+            (Item::Update(name, state, rows, value), Item::Update(n, s, r, v)) => {
+                name == n && state == s && rows == r && value == v
+            }
             (Item::Return(_, value), Item::Return(_, v)) => value == v,
             _ => false,
         }
@@ -104,6 +109,8 @@ pub enum Attr {
     Number(f64),
     /// A word, as `half`.
     Word(String),
+    /// Numbers, as `[1, 1.5]`.
+    List(Vec<f64>),
 }
 
 /// Rows of a tensor; an absent bound is its start or end.
@@ -115,7 +122,7 @@ pub struct Range {
     pub to: Option<Bound>,
 }
 
-/// A bound of rows: a sum of `pos`, `n` and a number.
+/// A bound of rows: a sum of `pos`, `n` and a number, less a number, over a number: `(pos+n)/4`, `pos-7`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Bound {
     /// Whether the position is added.
@@ -124,4 +131,8 @@ pub struct Bound {
     pub n: bool,
     /// The number.
     pub offset: u64,
+    /// What is taken off, where something is.
+    pub back: Option<u64>,
+    /// What the whole is divided by, rounded down, where it is.
+    pub per: Option<u64>,
 }

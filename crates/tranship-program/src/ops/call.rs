@@ -5,11 +5,15 @@ use crate::graph::Value;
 use crate::syntax::{Attr, Named};
 use crate::{Kind, Shape};
 
+/// The largest count.
+const COUNT: f64 = 4_294_967_296.0;
+
 /// A call with its operands resolved. Attributes are taken out as they are read; what is left is unknown.
 pub struct Call<'a> {
     op: &'a Named,
     operands: Vec<&'a Value>,
     attrs: Vec<(&'a Named, &'a Attr)>,
+    ctx: u64,
 }
 
 impl<'a> Call<'a> {
@@ -17,6 +21,7 @@ impl<'a> Call<'a> {
         op: &'a Named,
         operands: Vec<&'a Value>,
         attrs: &'a [(Named, Attr)],
+        ctx: u64,
     ) -> Result<Call<'a>, ProgramError> {
         for (i, (key, _)) in attrs.iter().enumerate() {
             if attrs[..i].iter().any(|(k, _)| k == key) {
@@ -24,7 +29,7 @@ impl<'a> Call<'a> {
                 return Err(fault(Rule::UnknownAttribute, key.span, message));
             }
         }
-        Ok(Call { op, operands, attrs: attrs.iter().map(|(k, v)| (k, v)).collect() })
+        Ok(Call { op, operands, attrs: attrs.iter().map(|(k, v)| (k, v)).collect(), ctx })
     }
 
     pub(crate) fn name(&self) -> &'a str {
@@ -70,6 +75,16 @@ impl<'a> Call<'a> {
     /// The shape of an optional operand.
     pub(crate) fn optional(&self, i: usize) -> Option<&'a Shape> {
         self.operands.get(i).map(|v| &v.shape)
+    }
+
+    /// How many operands there are.
+    pub(crate) fn count_operands(&self) -> usize {
+        self.operands.len()
+    }
+
+    /// The most positions that there are, as far as the program says.
+    pub(crate) fn ctx(&self) -> u64 {
+        self.ctx
     }
 
     /// Holds a condition on shapes.
@@ -131,12 +146,47 @@ impl<'a> Call<'a> {
 
     /// A whole number from 1 to 2^32.
     pub(crate) fn count(&mut self, key: &str) -> Result<u64, ProgramError> {
-        let value = self.number(key, 1.0..=4_294_967_296.0)?;
+        let value = self.number(key, 1.0..=COUNT)?;
+        self.whole(key, value)
+    }
+
+    /// A whole number from `least` to 2^32, or `None` if the attribute is not given.
+    pub(crate) fn count_or(&mut self, key: &str, least: u64) -> Result<Option<u64>, ProgramError> {
+        let value = self.number_or(key, least as f64..=COUNT)?;
+        value.map(|value| self.whole(key, value)).transpose()
+    }
+
+    fn whole(&self, key: &str, value: f64) -> Result<u64, ProgramError> {
         if value.fract() != 0.0 {
             let message = format!("`{}`: `{key}` wants a whole number, found {value}", self.name());
             return Err(fault(Rule::AttributeValue, self.span(), message));
         }
         Ok(value as u64)
+    }
+
+    /// `yes` or `no`; `absent` if the attribute is not given.
+    pub(crate) fn flag_or(&mut self, key: &str, absent: bool) -> Result<bool, ProgramError> {
+        Ok(self.word_or(key, &["yes", "no"])?.map_or(absent, |word| word == "yes"))
+    }
+
+    /// Numbers within `range`, or `None` if the attribute is not given.
+    pub(crate) fn list_or(
+        &mut self,
+        key: &str,
+        range: std::ops::RangeInclusive<f64>,
+    ) -> Result<Option<Vec<f64>>, ProgramError> {
+        match self.take(key) {
+            None => Ok(None),
+            Some((_, Attr::List(values))) if values.iter().all(|v| range.contains(v)) => {
+                Ok(Some(values.clone()))
+            }
+            Some((span, found)) => {
+                let wanted = [range.start(), range.end()].map(|bound| Attr::Number(*bound).to_string());
+                let wanted = format!("numbers from {} to {}", wanted[0], wanted[1]);
+                let message = format!("`{}`: `{key}` wants {wanted}, found {found}", self.name());
+                Err(fault(Rule::AttributeValue, span, message))
+            }
+        }
     }
 
     /// One of `words`, or `None` if the attribute is not given.

@@ -5,6 +5,9 @@
 //! angle `(pos + i) · f_j`, with `f_j = theta^(-2j/dims)` before scaling. Style `half` pairs element `j` with
 //! `j + dims/2`; `interleaved` pairs `2j` with `2j + 1`. A third operand `[dims/2]` divides the frequencies, as
 //! the `rope_freqs` tensor of GGUF files does.
+//!
+//! With `skip`, the rotated elements start after so many of each head. With `back`, a row stands so many positions
+//! before its own. With `turn: back`, angles are negative: what was turned at a position is turned back there.
 
 use super::{Call, Op};
 use crate::{Attr, Dim, Kind, ProgramError, Shape};
@@ -23,6 +26,12 @@ pub struct Rope {
     pub style: RopeStyle,
     /// How frequencies are stretched beyond the trained context.
     pub scaling: Scaling,
+    /// Elements of each head before the rotated ones.
+    pub skip: u64,
+    /// Positions that a row stands before its own, not below 0.
+    pub back: u64,
+    /// Whether angles are negative.
+    pub inverse: bool,
 }
 
 /// Which elements of a head are rotated together.
@@ -67,6 +76,15 @@ pub enum Scaling {
         beta_slow: f64,
         /// What cosine and sine are multiplied by.
         magnitude: f64,
+        /// Whether the ends of the ramp are whole dimensions.
+        whole: bool,
+    },
+    /// A divisor for each frequency (LongRoPE: Ding et al., 2024), and a magnitude for cosine and sine.
+    Listed {
+        /// What each frequency is divided by; `dims / 2` of them.
+        divisors: Vec<f64>,
+        /// What cosine and sine are multiplied by.
+        magnitude: f64,
     },
 }
 
@@ -80,13 +98,17 @@ impl Rope {
         match self.scaling {
             Scaling::None => plain.collect(),
             Scaling::Linear { factor } => plain.map(|f| f / factor).collect(),
+            Scaling::Listed { ref divisors, .. } => {
+                plain.zip(divisors).map(|(f, divisor)| f / divisor).collect()
+            }
             Scaling::Llama3 { factor, low, high, original } => {
                 plain.map(|f| llama3(f, factor, low, high, original)).collect()
             }
-            Scaling::Yarn { factor, original, beta_fast, beta_slow, .. } => {
+            Scaling::Yarn { factor, original, beta_fast, beta_slow, whole, .. } => {
                 let turns = |beta: f64| dims * (original / (beta * TAU)).ln() / (2.0 * self.theta.ln());
-                let first = turns(beta_fast).floor().max(0.0);
-                let last = turns(beta_slow).ceil().min(dims - 1.0);
+                let (first, last) = (turns(beta_fast), turns(beta_slow));
+                let (first, last) = if whole { (first.floor(), last.ceil()) } else { (first, last) };
+                let (first, last) = (first.max(0.0), last.min(dims - 1.0));
                 let span = if first == last { 0.001 } else { last - first };
                 let ramp = |j: usize| ((j as f64 - first) / span).clamp(0.0, 1.0);
                 plain.enumerate().map(|(j, f)| f / factor * ramp(j) + f * (1.0 - ramp(j))).collect()
@@ -94,10 +116,10 @@ impl Rope {
         }
     }
 
-    /// What cosine and sine are multiplied by: 1, but for YaRN.
+    /// What cosine and sine are multiplied by: 1, but for YaRN and LongRoPE.
     pub fn magnitude(&self) -> f64 {
         match self.scaling {
-            Scaling::Yarn { magnitude, .. } => magnitude,
+            Scaling::Yarn { magnitude, .. } | Scaling::Listed { magnitude, .. } => magnitude,
             _ => 1.0,
         }
     }
@@ -117,6 +139,11 @@ impl Rope {
         ];
         match self.scaling {
             Scaling::None => {}
+            Scaling::Listed { ref divisors, magnitude } => attrs.extend([
+                word("scaling", "listed"),
+                ("divisors", Attr::List(divisors.clone())),
+                number("magnitude", magnitude),
+            ]),
             Scaling::Linear { factor } => attrs.extend([word("scaling", "linear"), number("factor", factor)]),
             Scaling::Llama3 { factor, low, high, original } => attrs.extend([
                 word("scaling", "llama3"),
@@ -125,14 +152,28 @@ impl Rope {
                 number("high", high),
                 number("original", original),
             ]),
-            Scaling::Yarn { factor, original, beta_fast, beta_slow, magnitude } => attrs.extend([
-                word("scaling", "yarn"),
-                number("factor", factor),
-                number("original", original),
-                number("beta_fast", beta_fast),
-                number("beta_slow", beta_slow),
-                number("magnitude", magnitude),
-            ]),
+            Scaling::Yarn { factor, original, beta_fast, beta_slow, magnitude, whole } => {
+                attrs.extend([
+                    word("scaling", "yarn"),
+                    number("factor", factor),
+                    number("original", original),
+                    number("beta_fast", beta_fast),
+                    number("beta_slow", beta_slow),
+                    number("magnitude", magnitude),
+                ]);
+                if !whole {
+                    attrs.push(word("ramp", "exact"));
+                }
+            }
+        }
+        if self.skip > 0 {
+            attrs.push(number("skip", self.skip as f64));
+        }
+        if self.back > 0 {
+            attrs.push(number("back", self.back as f64));
+        }
+        if self.inverse {
+            attrs.push(word("turn", "back"));
         }
         attrs
     }
@@ -159,19 +200,33 @@ pub(super) fn lift(call: &mut Call<'_>) -> Result<(Op, Shape), ProgramError> {
         Some("interleaved") => RopeStyle::Interleaved,
         _ => RopeStyle::Half,
     };
-    let scaling = scaling(call)?;
+    let scaling = scaling(call, dims)?;
+    let skip = call.count_or("skip", 0)?.unwrap_or(0);
+    let back = call.count_or("back", 0)?.unwrap_or(0);
+    let inverse = call.word_or("turn", &["forth", "back"])? == Some("back");
     let (x, pos) = (call.shape(0), call.shape(1));
     call.hold(pos.0.is_empty(), "one index as pos")?;
     call.hold(x.rows() == Dim::N && x.cols().is_multiple_of(heads), "x [n, heads · head_dim]")?;
-    call.hold(dims.is_multiple_of(2) && dims <= x.cols() / heads, "dims even and at most the head's size")?;
+    call.hold(
+        dims.is_multiple_of(2) && skip + dims <= x.cols() / heads,
+        "dims even and at most the head's size",
+    )?;
     if let Some(divisors) = call.optional(2) {
         call.hold(divisors.0.len() == 1 && divisors.fixed_rows() == Some(dims / 2), "divisors [dims/2]")?;
     }
-    Ok((Op::Rope(Rope { heads, dims, theta, style, scaling }), x.clone()))
+    Ok((Op::Rope(Rope { heads, dims, theta, style, scaling, skip, back, inverse }), x.clone()))
 }
 
-fn scaling(call: &mut Call<'_>) -> Result<Scaling, ProgramError> {
-    Ok(match call.word_or("scaling", &["linear", "llama3", "yarn"])? {
+fn scaling(call: &mut Call<'_>, dims: u64) -> Result<Scaling, ProgramError> {
+    Ok(match call.word_or("scaling", &["linear", "llama3", "yarn", "listed"])? {
+        Some("listed") => {
+            let divisors = call.list_or("divisors", POSITIVE)?.unwrap_or_default();
+            call.hold_attrs(
+                divisors.len() as u64 == dims / 2,
+                "`divisors`, a number for each of dims/2 frequencies",
+            )?;
+            Scaling::Listed { divisors, magnitude: call.number("magnitude", POSITIVE)? }
+        }
         Some("linear") => Scaling::Linear { factor: call.number("factor", POSITIVE)? },
         Some("llama3") => {
             let scaling = Scaling::Llama3 {
@@ -191,7 +246,8 @@ fn scaling(call: &mut Call<'_>) -> Result<Scaling, ProgramError> {
             let beta_slow = call.number_or("beta_slow", POSITIVE)?.unwrap_or(1.0);
             call.hold_attrs(beta_slow < beta_fast, "`beta_slow` below `beta_fast`")?;
             let magnitude = call.number("magnitude", POSITIVE)?;
-            Scaling::Yarn { factor, original, beta_fast, beta_slow, magnitude }
+            let whole = call.word_or("ramp", &["whole", "exact"])? != Some("exact");
+            Scaling::Yarn { factor, original, beta_fast, beta_slow, magnitude, whole }
         }
         None => Scaling::None,
     })
