@@ -1,50 +1,66 @@
 //! Which tensors a model needs, read off its programs, and whether a checkpoint has them.
 
-use crate::{Cut, ModelError, ModelSpec, TensorFault};
+use crate::{Base, Cut, ModelError, ModelSpec, Source, SourceError, TensorFault};
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use tranship_program::{Decl, Dim, Item, Program};
+use tranship_dtype::DType;
+use tranship_program::{Decl, Dim, Expr, Item, Program, same_sizes};
 use tranship_weights::Checkpoint;
 
+/// The operation that reads expert numbers, and which of its operands holds them.
+const READS_INTEGERS: (&str, usize) = ("route_by_table", 2);
+
+/// A weight that programs name.
+struct Wanted {
+    /// Its source.
+    name: String,
+    shape: Vec<u64>,
+    /// Whether its elements are integers.
+    integers: bool,
+}
+
 impl ModelSpec {
-    /// The tensors that the model's programs name, each once, with their shapes (`[out, in]` of matrices): those of
-    /// the embedding, of each layer, of the head.
+    /// The weights that the model's programs name, each once, with their shapes (`[out, in]` of matrices): those of the
+    /// embedding, of each layer, of the head. A name is the text of a [`Source`].
     ///
     /// # Errors
     /// As [`ModelSpec::program`].
     pub fn required(&self) -> Result<Vec<(String, Vec<u64>)>, ModelError> {
-        let mut seen = HashSet::new();
-        let mut required = Vec::new();
-        for cut in self.cuts(1).filter(|cut| !matches!(cut, Cut::DecodeLayer { .. })) {
-            for (name, shape) in weights(&self.program(cut)?) {
-                if seen.insert(name.clone()) {
-                    required.push((name, shape));
-                }
-            }
-        }
-        Ok(required)
+        Ok(self.wanted()?.into_iter().map(|wanted| (wanted.name, wanted.shape)).collect())
     }
 
-    /// Holds a checkpoint's tensors to the model: each is there, has the shape that the programs give it, and holds
-    /// real numbers. Tensors that no program names are of no account; [`ModelSpec::unused`] lists them.
+    fn wanted(&self) -> Result<Vec<Wanted>, ModelError> {
+        let mut seen = HashSet::new();
+        let mut all = Vec::new();
+        for cut in self.cuts(1).filter(|cut| !matches!(cut, Cut::DecodeLayer { .. })) {
+            let program = self.program(cut)?;
+            all.extend(weights(&program).filter(|wanted| seen.insert(wanted.name.clone())));
+        }
+        Ok(all)
+    }
+
+    /// Holds a checkpoint's tensors to the model: each that a program's [`Source`]s name is there, gives the shape that
+    /// the programs want but for axes of size 1, and holds real numbers. Tensors that no program names are of no account;
+    /// [`ModelSpec::unused`] lists them.
     ///
     /// # Errors
     /// [`ModelError::Tensors`] with everything that is wrong.
     pub fn check(&self, checkpoint: &Checkpoint) -> Result<(), ModelError> {
-        let required = self.required()?;
+        let required = self.wanted()?;
         let wanted = required.len();
         let faults: Vec<TensorFault> =
-            required.into_iter().filter_map(|(name, shape)| fault(checkpoint, name, shape)).collect();
+            required.into_iter().filter_map(|wanted| fault(checkpoint, wanted).err()).collect();
         if faults.is_empty() { Ok(()) } else { Err(ModelError::Tensors { wanted, faults }) }
     }
 
-    /// The tensors of a checkpoint that no program names, in file order.
+    /// The tensors of a checkpoint that no program's source reads, in file order.
     ///
     /// # Errors
     /// As [`ModelSpec::program`].
     pub fn unused(&self, checkpoint: &Checkpoint) -> Result<Vec<String>, ModelError> {
-        let required: HashSet<String> = self.required()?.into_iter().map(|(name, _)| name).collect();
-        let unused = checkpoint.tensors().filter(|view| !required.contains(view.name()));
+        let sources = self.required()?.into_iter().filter_map(|(name, _)| Source::parse(&name).ok());
+        let read: HashSet<String> = sources.flat_map(|source| source.tensors(checkpoint)).collect();
+        let unused = checkpoint.tensors().filter(|view| !read.contains(view.name()));
         Ok(unused.map(|view| view.name().to_owned()).collect())
     }
 
@@ -65,13 +81,33 @@ impl ModelSpec {
     }
 }
 
-/// The weights that a program declares, and their shapes.
-fn weights(program: &Program) -> impl Iterator<Item = (String, Vec<u64>)> {
-    let decls = program.lines.iter().filter_map(|line| match &line.item {
-        Some(Item::Decls(decls)) => Some(decls),
-        _ => None,
-    });
-    decls.flatten().filter_map(|decl| Some((decl.weight.clone()?, shape(decl))))
+/// The weights that a program declares.
+fn weights(program: &Program) -> impl Iterator<Item = Wanted> {
+    let items = || program.lines.iter().filter_map(|line| line.item.as_ref());
+    let decls = items().filter_map(|item| if let Item::Decls(decls) = item { Some(decls) } else { None });
+    let mut integers = HashSet::new();
+    for item in items() {
+        if let Item::Let(_, value)
+        | Item::Write(_, _, value)
+        | Item::Update(_, _, _, value)
+        | Item::Return(_, value) = item
+        {
+            read_as_integers(value, &mut integers);
+        }
+    }
+    decls.flatten().filter_map(move |decl| {
+        let (name, integers) = (decl.weight.clone()?, integers.contains(decl.name.name.as_str()));
+        Some(Wanted { name, shape: shape(decl), integers })
+    })
+}
+
+/// The names whose elements an expression reads as integers.
+fn read_as_integers<'p>(value: &'p Expr, names: &mut HashSet<&'p str>) {
+    let Expr::Call(op, args, _) = value else { return };
+    if let (true, Some(Expr::Name(name))) = (op.name == READS_INTEGERS.0, args.get(READS_INTEGERS.1)) {
+        names.insert(name.name.as_str());
+    }
+    args.iter().for_each(|arg| read_as_integers(arg, names));
 }
 
 /// The shape of a weight: no axis of one is symbolic.
@@ -80,11 +116,48 @@ fn shape(decl: &Decl) -> Vec<u64> {
     decl.axes.iter().map(|axis| size(axis.size)).collect()
 }
 
-fn fault(checkpoint: &Checkpoint, name: String, wanted: Vec<u64>) -> Option<TensorFault> {
-    let Some(view) = checkpoint.get(&name) else { return Some(TensorFault::Missing { name, wanted }) };
-    let found: Vec<u64> = view.shape().iter().map(|&size| size as u64).collect();
-    if found != wanted {
-        return Some(TensorFault::Shape { name, wanted, found });
+fn fault(checkpoint: &Checkpoint, wanted: Wanted) -> Result<(), TensorFault> {
+    let Wanted { name, shape: wanted, integers } = wanted;
+    let source = Source::parse(&name).map_err(TensorFault::Source)?;
+    if let Some(tensor) = missing(&source, checkpoint, &wanted) {
+        // Without picks, the tensor is the weight, or of a bank all but its first axis.
+        let bank = source.names().any(|name| name.is_bank());
+        return Err(match (&source.base, source.picks.as_slice()) {
+            (Base::Tensor(_), []) => {
+                TensorFault::Missing { name: tensor, wanted: wanted[usize::from(bank)..].to_vec() }
+            }
+            _ => TensorFault::Source(SourceError::Missing { tensor, source_text: name }),
+        });
     }
-    (!view.dtype().is_real()).then(|| TensorFault::Elements { name, found: view.dtype() })
+    let found = source.find(checkpoint).map_err(TensorFault::Source)?;
+    let sizes: Vec<u64> = found.shape().iter().map(|&size| size as u64).collect();
+    if !same_sizes(&sizes, &wanted) {
+        return Err(match &source.base {
+            Base::Tensor(bank)
+                if bank.is_bank() && source.picks.is_empty() && sizes.first() == wanted.first() =>
+            {
+                TensorFault::Shape {
+                    name: bank.of(0),
+                    wanted: wanted[1..].to_vec(),
+                    found: sizes[1..].to_vec(),
+                }
+            }
+            _ => TensorFault::Shape { name, wanted, found: sizes },
+        });
+    }
+    let fits = match found.dtype() {
+        dtype if integers => matches!(dtype, DType::I32 | DType::I64),
+        dtype => dtype.is_real(),
+    };
+    if fits { Ok(()) } else { Err(TensorFault::Elements { name, found: found.dtype(), integers }) }
+}
+
+/// The first tensor of a source that is not there, of as many experts as a weight of that shape takes.
+fn missing(source: &Source, checkpoint: &Checkpoint, wanted: &[u64]) -> Option<String> {
+    let experts = source.experts(wanted.first().copied().unwrap_or(1));
+    let tensors = |name: &'_ crate::Name| {
+        let count = experts.min(name.most());
+        (0..count).map(|e| name.of(e)).find(|tensor| checkpoint.get(tensor).is_none())
+    };
+    source.names().find_map(tensors)
 }

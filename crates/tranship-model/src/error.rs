@@ -1,6 +1,6 @@
 //! Everything that can be wrong between a checkpoint and its programs.
 
-use crate::{Cut, Part};
+use crate::{Cut, Part, SourceError};
 use std::{fmt, path::PathBuf};
 use tranship_dtype::DType;
 use tranship_program::ProgramError;
@@ -69,6 +69,12 @@ pub enum ModelError {
         /// How many there are.
         layers: usize,
     },
+    /// A layer without a mixer and without a feed-forward part.
+    #[error("layer {layer} has neither a mixer nor a feed-forward part")]
+    NoParts {
+        /// The layer.
+        layer: usize,
+    },
     /// A context length that is 0 or absurd.
     #[error("ctx={ctx}: wanted 1 to {} positions", crate::MAX_CTX)]
     Ctx {
@@ -111,22 +117,27 @@ pub enum TensorFault {
         /// Its shape.
         found: Vec<u64>,
     },
-    /// Its elements are no real numbers.
+    /// Its elements are no real numbers, or no integers where those are wanted.
     Elements {
         /// Its name.
         name: String,
         /// The type of its elements.
         found: DType,
+        /// Whether integers are wanted: the expert numbers of a table.
+        integers: bool,
     },
+    /// It is put together from tensors, which do not make it up.
+    Source(SourceError),
 }
 
 impl TensorFault {
-    /// The tensor's name.
+    /// The tensor's name; of a weight that is put together, of the tensor at fault, where it is one.
     pub fn name(&self) -> &str {
         match self {
             TensorFault::Missing { name, .. }
             | TensorFault::Shape { name, .. }
             | TensorFault::Elements { name, .. } => name,
+            TensorFault::Source(error) => error.name(),
         }
     }
 }
@@ -138,9 +149,11 @@ impl fmt::Display for TensorFault {
             TensorFault::Shape { name, wanted, found } => {
                 write!(f, "`{name}` is {found:?}, wanted {wanted:?}")
             }
-            TensorFault::Elements { name, found } => {
-                write!(f, "`{name}` holds {found}, wanted floats or blocks of them")
+            TensorFault::Elements { name, found, integers } => {
+                let wanted = if *integers { "i32 or i64" } else { "floats or blocks of them" };
+                write!(f, "`{name}` holds {found}, wanted {wanted}")
             }
+            TensorFault::Source(error) => write!(f, "{error}"),
         }
     }
 }

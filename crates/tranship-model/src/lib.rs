@@ -37,6 +37,8 @@
 //!   (`author/`), shared by every family that has it. No author function knows a family.
 //! * [`Names`] says what a checkpoint calls each [`Part`]; which tensors a model needs is read off its programs
 //!   ([`ModelSpec::required`]), so that no list can go stale.
+//! * A program's weight names a [`Source`]: a tensor, rows of one, a bank of experts' tensors. [`Source::find`] looks it
+//!   up in a checkpoint, and copies nothing.
 //!
 //! # The identity of programs
 //!
@@ -51,14 +53,20 @@ mod author;
 mod check;
 mod error;
 mod families;
+mod found;
 mod names;
+mod source;
 mod spec;
 
 pub use author::{Cut, MAX_CTX};
 pub use error::{ModelError, TensorFault};
 pub use families::{MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
+pub use found::{Found, Piece};
 pub use names::{Names, Part};
+pub use source::{Base, Name, Pick, Source, SourceError};
 pub use spec::{
-    Activation, Attention, AttentionBiases, Ffn, Gated, GatedBiases, LayerKind, LayerSpec, Mixer, ModelSpec,
-    RopeSpec,
+    Activation, Attention, AttentionBiases, CompressedAttention, Compressor, DecayedLinearAttention,
+    DeltaDecay, DeltaGate, DeltaProjections, Experts, Ffn, Gated, GatedBiases, GatedDeltaNet,
+    HyperConnections, Indexer, LatentAttention, LayerKind, LayerSpec, Mixer, ModelSpec, QkNorm, Residual,
+    RopeSpec, Routing, SharedExpert, ShortConv, StateSpace,
 };

@@ -37,6 +37,7 @@ mod generate;
 mod model;
 mod sequence;
 mod session;
+mod sources;
 
 pub use chains::{Phase, Section, chain};
 pub use error::SessionError;

@@ -1,13 +1,14 @@
 //! A model: a checkpoint and what it says the model is.
 
 use crate::SessionError;
+use crate::sources::{Assembled, weight};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
-use tranship_backend::{Bytes, Weight, Weights};
+use std::sync::OnceLock;
+use tranship_backend::{Weight, Weights};
 use tranship_ctx::ComputeCtx;
 use tranship_dtype::DType;
 use tranship_handoff::{Contract, weights_digest};
-use tranship_model::ModelSpec;
+use tranship_model::{ModelSpec, Source};
 use tranship_weights::{Checkpoint, Format, View};
 
 /// A checkpoint, mapped, with its specification.
@@ -15,6 +16,7 @@ pub struct Model {
     checkpoint: Checkpoint,
     spec: ModelSpec,
     digest: OnceLock<String>,
+    assembled: Assembled,
 }
 
 impl Model {
@@ -28,7 +30,7 @@ impl Model {
         if checkpoint.format() != Format::ConfigOnly {
             spec.check(&checkpoint)?;
         }
-        Ok(Model { checkpoint, spec, digest: OnceLock::new() })
+        Ok(Model { checkpoint, spec, digest: OnceLock::new(), assembled: Assembled::default() })
     }
 
     /// The checkpoint.
@@ -51,13 +53,14 @@ impl Model {
         self.has_weights().then(|| self.digest.get_or_init(|| digest_of(&self.checkpoint)).clone())
     }
 
-    /// The type that a weight is stored in; of a bare configuration, the one that it names for all.
+    /// The type that a weight's [`Source`] has; of a bare configuration, the one that it names for all, but where the
+    /// source itself says it.
     pub fn stored(&self, name: &str) -> Option<DType> {
-        match self.checkpoint.get(name) {
-            Some(view) => Some(view.dtype()),
-            None if !self.has_weights() => Some(self.spec.default_dtype()),
-            None => None,
+        let source = Source::parse(name).ok()?;
+        if !self.has_weights() {
+            return Some(source.dtype().unwrap_or(self.spec.default_dtype()));
         }
+        source.find(&self.checkpoint).ok().map(|found| found.dtype())
     }
 
     /// The contract at a context length under a policy, with the weights' digest.
@@ -68,9 +71,10 @@ impl Model {
         Ok(Contract::of(&self.spec, ctx, policy, self.digest())?)
     }
 
-    /// The weights as a backend takes them: mapped, in place.
+    /// The weights as a backend takes them, by their sources: mapped, in place, but for those that no pieces of the map
+    /// make up. These are put together when they are first asked for, and shared while someone holds them.
     pub fn weights(&self) -> Bound<'_> {
-        Bound(&self.checkpoint)
+        Bound(self)
     }
 }
 
@@ -79,20 +83,11 @@ fn digest_of(checkpoint: &Checkpoint) -> String {
     weights_digest(views.iter().map(|v| (v.name(), v.dtype(), v.shape(), v.bytes())))
 }
 
-/// A checkpoint's tensors as weights.
-pub struct Bound<'a>(&'a Checkpoint);
-
-struct Mapped(View);
-
-impl Bytes for Mapped {
-    fn bytes(&self) -> &[u8] {
-        self.0.bytes()
-    }
-}
+/// A model's weights, by their sources.
+pub struct Bound<'a>(&'a Model);
 
 impl Weights for Bound<'_> {
     fn weight(&self, name: &str) -> Option<Weight> {
-        let view = self.0.get(name)?;
-        Some(Weight::whole(view.dtype(), view.shape().to_vec(), Arc::new(Mapped(view))))
+        weight(&self.0.checkpoint, &self.0.assembled, name)
     }
 }

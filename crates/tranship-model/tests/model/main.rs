@@ -5,3 +5,4 @@ mod common;
 mod configs;
 mod gguf;
 mod programs;
+mod sources;
