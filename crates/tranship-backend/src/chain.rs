@@ -1,5 +1,6 @@
 //! A chain: typed programs, one feeding the next, that a backend compiles together.
 
+use crate::table::{experts_of, routed_tables};
 use crate::{BackendError, Weight, Weights};
 use std::sync::Arc;
 use tranship_ctx::Typed;
@@ -91,24 +92,41 @@ impl Chain {
         self.parts.iter().enumerate().flat_map(of_part).collect()
     }
 
-    /// Rows that a sequence may have: the fewest of the tensors that have rows at the position, carried or not.
+    /// Rows that a sequence may have: the fewest that a tensor with rows at the position has room for, carried or not,
+    /// or that attention without a window reaches back to over a ring.
     pub fn ctx(&self) -> Option<usize> {
-        let of_part =
-            |part: &Typed| part.graph().nodes.iter().filter_map(|n| rows_at_position(part.graph(), n)).min();
+        let of_part = |part: &Typed| {
+            let graph = part.graph();
+            graph.nodes.iter().filter_map(|node| rows_at_position(graph, node)).min()
+        };
         self.parts.iter().filter_map(|part| of_part(part)).min()
     }
 
-    /// The rows of the table that the first program looks its tokens up in, if it does; of several tables, the
-    /// fewest rows.
+    /// Whether the first program takes tokens, and not rows.
+    pub fn starts_with_tokens(&self) -> bool {
+        self.parts
+            .first()
+            .is_some_and(|part| takes_tokens(part.graph()) && input_rows(part.graph()).is_none())
+    }
+
+    /// The rows of the tables that tokens are looked up in, if the chain starts with tokens: of several tables, in
+    /// whatever program, the fewest rows.
     pub fn vocab(&self) -> Option<usize> {
-        let graph = self.parts.first()?.graph();
-        let tables = graph.nodes.iter().filter_map(|node| match &node.action {
-            Action::Apply { op: Op::Gather, args, .. } => {
-                graph.value(args[0]).shape.fixed_rows().map(|r| r as usize)
-            }
-            _ => None,
-        });
-        tables.min()
+        if !self.starts_with_tokens() {
+            return None;
+        }
+        let of_part = |part: &Typed| {
+            let graph = part.graph();
+            let table = |node: &Node| match &node.action {
+                Action::Apply { op: Op::Gather, args, .. } => graph.value(args[0]).shape.fixed_rows(),
+                Action::Apply { op: Op::RouteByTable(_), args, .. } => {
+                    graph.value(args[2]).shape.fixed_rows()
+                }
+                _ => None,
+            };
+            graph.nodes.iter().filter_map(table).min()
+        };
+        self.parts.iter().filter_map(|part| of_part(part)).min().map(|rows| rows as usize)
     }
 
     /// Elements of an input row of the first program.
@@ -122,7 +140,8 @@ impl Chain {
     }
 
     /// Holds that the programs fit: each but the first takes one tensor of rows, as wide as what the one before
-    /// returns, each returns the step's rows, and none reads a tensor that nothing gives a value to.
+    /// returns, each returns the step's rows, none reads a tensor that nothing gives a value to, and none needs tokens
+    /// that the chain does not start with. Experts are routed by weights alone.
     ///
     /// # Errors
     /// [`BackendError::Chain`], naming the program.
@@ -135,33 +154,16 @@ impl Chain {
         for (i, part) in self.parts.iter().enumerate() {
             let graph = part.graph();
             let named = format!("program {i} (`{}`)", graph.name);
-            let inputs = graph
-                .declared()
-                .filter(|(id, v)| v.kind == Kind::Float && graph.roles().of(*id) == Some(Role::Input));
-            let inputs: Vec<&Value> = inputs.map(|(_, v)| v).collect();
-            let tokens = graph.declared().any(|(_, v)| v.kind == Kind::Index && v.shape.0.len() == 1);
-            match (inputs.as_slice(), width) {
-                ([], None) if tokens => {}
-                ([x], None) if !tokens && x.shape.rows() == Dim::N => {}
-                ([x], Some(w)) if !tokens && x.shape.rows() == Dim::N => {
-                    if x.shape.cols() != w {
-                        return fault(format!(
-                            "{named} takes rows of {}, and gets rows of {w}",
-                            x.shape.cols()
-                        ));
-                    }
-                }
-                _ => {
-                    return fault(format!(
-                        "{named} takes other than one tensor of rows, or tokens at the start"
-                    ));
-                }
-            }
+            self.check_input(graph, &named, width)?;
             let frozen = graph.declared().find(|(id, _)| graph.roles().of(*id) == Some(Role::Frozen));
             if let Some((_, value)) = frozen {
                 let what =
                     format!("{named} reads `{}`, which nothing writes or gives: it is no weight", value.name);
                 return fault(what);
+            }
+            if let Some((table, _, _)) = routed_tables(graph).find(|(_, weight, _)| weight.is_none()) {
+                let table = &graph.value(table).name;
+                return fault(format!("{named} routes by `{table}`, which is no weight"));
             }
             let result = graph.value(graph.result);
             if result.shape.rows() != Dim::N || result.kind != Kind::Float {
@@ -172,13 +174,39 @@ impl Chain {
         Ok(())
     }
 
+    /// Holds a program to what it takes: the first tokens or rows, the others rows of `width`, and tokens beside them
+    /// where the chain has some.
+    fn check_input(&self, graph: &Graph, named: &str, width: Option<u64>) -> Result<(), BackendError> {
+        let fault = |what: String| Err(BackendError::Chain(what));
+        let inputs = graph
+            .declared()
+            .filter(|(id, v)| v.kind == Kind::Float && graph.roles().of(*id) == Some(Role::Input));
+        let inputs: Vec<&Value> = inputs.map(|(_, v)| v).collect();
+        let tokens = takes_tokens(graph);
+        match (inputs.as_slice(), width) {
+            ([], None) if tokens => Ok(()),
+            ([x], _) if x.shape.rows() == Dim::N => {
+                if let Some(width) = width.filter(|width| *width != x.shape.cols()) {
+                    let found = x.shape.cols();
+                    return fault(format!("{named} takes rows of {found}, and gets rows of {width}"));
+                }
+                if tokens && !self.starts_with_tokens() {
+                    return fault(format!("{named} needs tokens, and the chain starts with rows"));
+                }
+                Ok(())
+            }
+            _ => fault(format!("{named} takes other than one tensor of rows, or tokens at the start")),
+        }
+    }
+
     /// Finds every weight of the chain and holds it to its program's shape and type, before anything is compiled.
     ///
     /// Entry `[part][value]` is the weight of that value in the program's shape, `None` where the value is no weight. The
     /// stored shape may have other axes of size 1. Several pieces are equal parts of the program's first axis.
     ///
     /// # Errors
-    /// A weight that is missing, misshapen, or shorter than its shape.
+    /// A weight that is missing, misshapen, or shorter than its shape; a table of experts that lists others than there
+    /// are.
     pub fn bind(&self, weights: &dyn Weights) -> Result<Vec<Vec<Option<Weight>>>, BackendError> {
         self.parts.iter().map(|part| bind_part(part, weights)).collect()
     }
@@ -191,6 +219,12 @@ fn bind_part(part: &Typed, weights: &dyn Weights) -> Result<Vec<Option<Weight>>,
         let Origin::Weight(name) = &value.origin else { continue };
         let weight = weights.weight(name).ok_or_else(|| BackendError::NoWeight(name.clone()))?;
         bound[id.0] = Some(bind_one(name, weight, part.dtype(id), value)?);
+    }
+    for (_, weight, experts) in routed_tables(graph) {
+        let Some((id, name)) = weight else { continue };
+        if let Some(table) = &bound[id.0] {
+            experts_of(name, table, experts)?;
+        }
     }
     Ok(bound)
 }
@@ -228,12 +262,38 @@ pub(crate) fn input_rows(graph: &Graph) -> Option<(ValueId, &Value)> {
     graph.declared().find(|(id, v)| v.kind == Kind::Float && graph.roles().of(*id) == Some(Role::Input))
 }
 
-/// The rows of the tensor that a node addresses by the position, if it does.
+/// Whether a program takes an index of the step's rows.
+fn takes_tokens(graph: &Graph) -> bool {
+    graph.declared().any(|(_, v)| v.kind == Kind::Index && v.shape.0.len() == 1)
+}
+
+/// The rows of a sequence that a node has room for, if it is limited: by the rows of a tensor at the position, or by
+/// how far attention reaches back over a ring.
 fn rows_at_position(graph: &Graph, node: &Node) -> Option<usize> {
-    match node.action {
-        Action::Read { tensor, rows, .. } | Action::Write { tensor, rows, .. } if rows != Rows::All => {
-            graph.value(tensor).shape.fixed_rows().map(|r| r as usize)
+    let room = match &node.action {
+        Action::Read { tensor, rows, .. } | Action::Write { tensor, rows, .. } => {
+            let held = graph.value(*tensor).shape.fixed_rows()?;
+            match *rows {
+                Rows::UpTo | Rows::New => held,
+                // The last position before one row too many is whole.
+                Rows::UpToPer(rate) | Rows::NewPer(rate) => (held.saturating_add(1)).saturating_mul(rate) - 1,
+                Rows::All | Rows::Before(_) | Rows::Last(_) => return None,
+            }
         }
-        _ => None,
-    }
+        Action::Apply { op, args, .. } => {
+            let window = match op {
+                Op::Attend(op) => op.window,
+                Op::CompressedAttend(op) => Some(op.window),
+                _ => return None,
+            };
+            let Dim::After(before) = graph.value(args[1]).shape.rows() else { return None };
+            let reach = before.saturating_add(1);
+            if window.is_some_and(|window| window <= reach) {
+                return None;
+            }
+            reach
+        }
+        Action::Update { .. } => return None,
+    };
+    Some(usize::try_from(room).unwrap_or(usize::MAX))
 }

@@ -19,6 +19,18 @@ pub enum BackendError {
         /// Type and shape that there are.
         found: String,
     },
+    /// A table lists an expert that there is not.
+    #[error("weight \"{name}\" lists {found} in row {row}, wanted experts from 0 to {last}")]
+    Table {
+        /// The weight.
+        name: String,
+        /// The row.
+        row: usize,
+        /// What is listed there.
+        found: String,
+        /// The last expert.
+        last: u64,
+    },
     /// The backend cannot do what a program asks.
     #[error("{backend} cannot run `{op}`: {why}")]
     Unsupported {

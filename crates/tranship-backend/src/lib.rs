@@ -47,6 +47,7 @@ mod rope_table;
 mod round;
 mod seam;
 mod state;
+mod table;
 mod weights;
 
 pub use chain::{CarriedSpec, Chain, Limits};
@@ -56,4 +57,5 @@ pub use rope_table::RopeTable;
 pub use round::{BF16_MAX, round_to};
 pub use seam::{Backend, Caps, Input, Outputs, Segment, Step, check_batch};
 pub use state::{RowState, State};
+pub use table::experts_of;
 pub use weights::{Bytes, MapWeights, Weight, Weights};

@@ -10,6 +10,8 @@ use tranship_program::ops::Rope;
 pub struct RopeTable {
     frequencies: Vec<f64>,
     magnitude: f64,
+    back: usize,
+    inverse: bool,
 }
 
 impl RopeTable {
@@ -19,7 +21,8 @@ impl RopeTable {
         for (frequency, divisor) in frequencies.iter_mut().zip(divisors.unwrap_or_default()) {
             *frequency /= f64::from(*divisor);
         }
-        RopeTable { frequencies, magnitude: rope.magnitude() }
+        let back = usize::try_from(rope.back).unwrap_or(usize::MAX);
+        RopeTable { frequencies, magnitude: rope.magnitude(), back, inverse: rope.inverse }
     }
 
     /// Pairs of elements that are rotated: `dims / 2`.
@@ -27,13 +30,16 @@ impl RopeTable {
         self.frequencies.len()
     }
 
-    /// Writes cosine and sine of each pair at `position`, times the embedding's magnitude. Both slices hold
-    /// [`RopeTable::pairs`] values.
+    /// Writes cosine and sine of each pair for the row at `position`, times the embedding's magnitude: with `back`, the
+    /// row stands so many positions before, at 0 at the least, and the sine is negative where angles are. Both slices
+    /// hold [`RopeTable::pairs`] values. `skip` is the caller's matter.
     pub fn fill(&self, position: usize, cos: &mut [f32], sin: &mut [f32]) {
+        let position = position.saturating_sub(self.back);
+        let turn = if self.inverse { -self.magnitude } else { self.magnitude };
         for ((frequency, cos), sin) in self.frequencies.iter().zip(cos).zip(sin) {
             let (s, c) = (position as f64 * frequency).sin_cos();
             *cos = (c * self.magnitude) as f32;
-            *sin = (s * self.magnitude) as f32;
+            *sin = (s * turn) as f32;
         }
     }
 }

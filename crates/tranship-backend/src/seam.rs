@@ -94,7 +94,7 @@ impl Outputs {
 /// The input of a batch: all segments' rows, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// Tokens, for a chain that starts with the embedding.
+    /// Tokens, for a chain that starts with the embedding; later programs that declare tokens get the same.
     Tokens(&'a [u32]),
     /// Rows of the hidden width, for any other.
     Rows(&'a [f32]),

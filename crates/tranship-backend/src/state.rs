@@ -6,18 +6,25 @@ use std::ops::Range;
 
 /// The carried tensors of one sequence, in the order of [`crate::Chain::carried`].
 ///
-/// Whatever layout a backend keeps, these two methods speak in logical rows: row-major, in the carried dtype.
+/// Whatever layout a backend keeps, these two methods speak in logical rows: row-major, in the carried dtype, numbered
+/// as [`tranship_program::Extent::valid`] numbers them. The rows of a ring ([`tranship_program::Extent::is_ring`]) are
+/// numbered by their absolute positions: a tensor of `R` rows keeps position `p` in slot `p % R`, and at most `R`
+/// positions are read or written at once. All rows of a fresh state are zero.
 pub trait State: Send {
     /// The bytes of rows of a tensor.
     ///
+    /// Of a ring, positions that were never written, or that newer ones have taken the slots of, give whatever is in
+    /// their slots.
+    ///
     /// # Errors
-    /// [`BackendError::State`] for a tensor or rows that there are not.
+    /// [`BackendError::State`] for a tensor or rows that there are not, or more rows of a ring than it has.
     fn read(&self, tensor: usize, rows: Range<usize>) -> Result<Vec<u8>, BackendError>;
 
     /// Writes whole rows of a tensor, from `first_row` on.
     ///
     /// # Errors
-    /// [`BackendError::State`] for a tensor or rows that there are not, or bytes that are no whole rows.
+    /// [`BackendError::State`] for a tensor or rows that there are not, more rows of a ring than it has, or bytes that
+    /// are no whole rows.
     fn write(&mut self, tensor: usize, first_row: usize, bytes: &[u8]) -> Result<(), BackendError>;
 
     /// Bytes of memory that the rows take, in whatever layout; at most a cache line for each tensor comes on top.
@@ -30,7 +37,7 @@ pub trait State: Send {
 /// Alignment of each tensor's first row, in bytes: a cache line.
 const LINE: usize = 64;
 
-/// A state that is kept in its logical form: one buffer of rows for each tensor.
+/// A state that is kept in its logical form: one buffer of rows for each tensor, a ring's in the order of its slots.
 ///
 /// Memory is asked of the system zeroed, so that rows that no token has reached take none of it.
 pub struct RowState {
@@ -113,37 +120,51 @@ impl RowState {
         self.buffers[tensor].bytes_mut()
     }
 
-    /// The byte range of rows of a tensor, or why there is none.
-    fn span(&self, tensor: usize, rows: Range<usize>) -> Result<Range<usize>, BackendError> {
+    /// The byte ranges of rows of a tensor, in their order: one, or two where a ring wraps. Or why there are none.
+    fn spans(&self, tensor: usize, rows: Range<usize>) -> Result<[Range<usize>; 2], BackendError> {
         let Some(spec) = self.specs.get(tensor) else {
             let what = format!("there are only {} carried tensors", self.specs.len());
             return Err(BackendError::State { tensor: tensor.to_string(), what });
         };
-        if rows.start > rows.end || rows.end > spec.rows {
-            let what = format!("rows {}..{} of {} are asked for", rows.start, rows.end, spec.rows);
+        let ring = spec.extent.is_ring();
+        let most = if ring { rows.start.saturating_add(spec.rows) } else { spec.rows };
+        if rows.start > rows.end || rows.end > most {
+            let of = if ring { format!("a ring of {}", spec.rows) } else { spec.rows.to_string() };
+            let what = format!("rows {}..{} of {of} are asked for", rows.start, rows.end);
             return Err(BackendError::State { tensor: spec.name.clone(), what });
         }
         let row = spec.dtype.row_bytes(spec.cols).unwrap_or(0);
-        Ok(rows.start * row..rows.end * row)
+        let first = if ring { rows.start % spec.rows.max(1) } else { rows.start };
+        let end = (first + rows.len()).min(spec.rows);
+        let wrapped = rows.len() - (end - first);
+        Ok([first * row..end * row, 0..wrapped * row])
     }
 }
 
 impl State for RowState {
     fn read(&self, tensor: usize, rows: Range<usize>) -> Result<Vec<u8>, BackendError> {
-        let span = self.span(tensor, rows)?;
-        Ok(self.buffer(tensor)[span].to_vec())
+        let [first, wrapped] = self.spans(tensor, rows)?;
+        let buffer = self.buffer(tensor);
+        Ok([&buffer[first], &buffer[wrapped]].concat())
     }
 
     fn write(&mut self, tensor: usize, first_row: usize, bytes: &[u8]) -> Result<(), BackendError> {
-        self.span(tensor, 0..0)?;
+        self.spans(tensor, 0..0)?;
         let spec = &self.specs[tensor];
         let row = spec.dtype.row_bytes(spec.cols).unwrap_or(0).max(1);
         if !bytes.len().is_multiple_of(row) {
             let what = format!("{} bytes are no whole number of rows of {row} bytes", bytes.len());
             return Err(BackendError::State { tensor: spec.name.clone(), what });
         }
-        let span = self.span(tensor, first_row..first_row.saturating_add(bytes.len() / row))?;
-        self.buffer_mut(tensor)[span].copy_from_slice(bytes);
+        let rows = first_row..first_row.saturating_add(bytes.len() / row);
+        let [first, wrapped] = self.spans(tensor, rows)?;
+        if first.len() + wrapped.len() != bytes.len() {
+            let what = format!("rows from {first_row} on are not countable");
+            return Err(BackendError::State { tensor: self.specs[tensor].name.clone(), what });
+        }
+        let (head, tail) = bytes.split_at(first.len());
+        self.buffer_mut(tensor)[first].copy_from_slice(head);
+        self.buffer_mut(tensor)[wrapped].copy_from_slice(tail);
         Ok(())
     }
 

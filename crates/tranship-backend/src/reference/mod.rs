@@ -1,26 +1,41 @@
 //! The reference interpreter: the plain meaning of every operation, and the truth that backends are held to.
 //!
-//! It walks the typed graph node by node, keeps every value as F32 rounded to the value's dtype, sums in F64 and
-//! rounds once. Segments run one after the other, so batching cannot change a result. It is not fast, and does not
-//! try to be.
+//! It walks the typed graph node by node (`run.rs`), keeps every value as F32 rounded to the value's dtype, sums in F64
+//! and rounds once. Segments run one after the other, and what is computed for a row does not depend on how many rows
+//! the step has, so neither batching nor splitting can change a result. It is not fast, and does not try to be.
 
+mod apply;
 mod attend;
+mod columns;
+mod compressed;
+mod conv;
+mod decayed_linear;
 mod elementwise;
+mod erf;
+mod experts;
+mod gated_delta;
 mod gather;
+mod latent_attend;
 mod linear;
+mod log_decay;
 mod rms_norm;
 mod rope;
+mod route;
+mod run;
+mod softmax;
+mod state_space;
+mod streams;
 
-use crate::chain::input_rows;
+use self::run::{Part, Run};
+use crate::table::values;
 use crate::{
-    Backend, BackendError, Caps, CarriedSpec, Chain, Input, Limits, Outputs, RopeTable, RowState, Segment,
-    State, Step, Weights, check_batch, round_to,
+    Backend, BackendError, Caps, CarriedSpec, Chain, Input, Limits, Outputs, RowState, Segment, State, Step,
+    Weights, check_batch,
 };
 use std::sync::Arc;
-use tranship_ctx::{Accepts, DTypeSet, Typed};
+use tranship_ctx::{Accepts, DTypeSet};
 use tranship_dtype::DType;
-use tranship_program::{Action, Op, Role, Rows, ValueId};
-use tranship_tensor::{decode, encode};
+use tranship_program::ValueId;
 
 /// The reference backend.
 pub struct Reference {
@@ -32,7 +47,19 @@ impl Reference {
     pub fn new() -> Reference {
         const FLOATS: DTypeSet =
             DTypeSet::of(&[DType::F8E4M3, DType::F8E5M2, DType::F16, DType::BF16, DType::F32]);
-        let accepts = Accepts { compute: FLOATS, kv: FLOATS, state: FLOATS, ..Accepts::default() };
+        // Tables that route are of whole numbers.
+        const WHOLE: DTypeSet = DTypeSet::of(&[
+            DType::U8,
+            DType::U16,
+            DType::U32,
+            DType::U64,
+            DType::I8,
+            DType::I16,
+            DType::I32,
+            DType::I64,
+        ]);
+        let weights = Accepts::default().weights.union(WHOLE);
+        let accepts = Accepts { compute: FLOATS, kv: FLOATS, state: FLOATS, weights, ..Accepts::default() };
         let description = "plain loops, sums in F64, one thread".into();
         Reference { caps: Caps { description, accepts, memory_bytes: None, reads_mapped: true } }
     }
@@ -63,7 +90,7 @@ impl Backend for Reference {
                     held.push(None);
                     continue;
                 };
-                let values = weight.values().map_err(|source| BackendError::Convert {
+                let values = values(&weight).map_err(|source| BackendError::Convert {
                     value: typed.graph().value(ValueId(id)).name.clone(),
                     dtype: DType::F32,
                     source,
@@ -75,11 +102,6 @@ impl Backend for Reference {
         let carried = chain.carried();
         Ok(Box::new(ReferenceStep { limits: chain.limits(), parts, carried }))
     }
-}
-
-struct Part {
-    typed: Arc<Typed>,
-    weights: Vec<Option<Arc<Vec<f32>>>>,
 }
 
 struct ReferenceStep {
@@ -120,8 +142,7 @@ impl Step for ReferenceStep {
             let mut carried = 0;
             for part in &self.parts {
                 let count = part.typed.carried().count();
-                let mut run = Run { part, rows, position, tokens, state, carried, values: Vec::new() };
-                x = run.all(x)?;
+                x = Run::new(part, state, carried, position, rows, tokens).all(x)?;
                 carried += count;
             }
             let width = x.len() / rows;
@@ -129,145 +150,6 @@ impl Step for ReferenceStep {
                 out.extend_from_slice(&x[segment.outputs.first(rows) * width..]);
             }
         }
-        Ok(())
-    }
-}
-
-/// One program over one segment.
-struct Run<'a> {
-    part: &'a Part,
-    rows: usize,
-    position: usize,
-    tokens: &'a [u32],
-    state: &'a mut RowState,
-    /// The index of the program's first carried tensor in the state.
-    carried: usize,
-    values: Vec<Option<Arc<Vec<f32>>>>,
-}
-
-impl Run<'_> {
-    fn all(&mut self, input: Vec<f32>) -> Result<Vec<f32>, BackendError> {
-        let part = self.part;
-        let graph = part.typed.graph();
-        self.values = part.weights.clone();
-        if let Some((id, value)) = input_rows(graph) {
-            let mut input = input;
-            round_to(part.typed.dtype(id), &value.name, &mut input)?;
-            self.values[id.0] = Some(Arc::new(input));
-        }
-        self.make_scratch();
-        for node in &graph.nodes {
-            match &node.action {
-                Action::Read { tensor, rows, out } => {
-                    self.values[out.0] = Some(Arc::new(self.read(*tensor, *rows)?));
-                }
-                Action::Write { tensor, rows, value } => self.write(*tensor, *rows, *value)?,
-                Action::Apply { op, args, out } => {
-                    let mut result = self.apply(op, args, *out);
-                    round_to(part.typed.dtype(*out), &graph.value(*out).name, &mut result)?;
-                    self.values[out.0] = Some(Arc::new(result));
-                }
-            }
-        }
-        Ok(self.value(graph.result).to_vec())
-    }
-
-    /// Makes room for scratch, which every program writes before it reads it.
-    fn make_scratch(&mut self) {
-        let graph = self.part.typed.graph();
-        for (id, value) in graph.declared() {
-            if graph.roles().of(id) == Some(Role::Scratch) {
-                let rows = value.shape.fixed_rows().map_or(self.rows, |r| r as usize);
-                self.values[id.0] = Some(Arc::new(vec![0.0; rows * value.shape.cols() as usize]));
-            }
-        }
-    }
-
-    fn value(&self, id: ValueId) -> &[f32] {
-        self.values[id.0].as_deref().map_or(&[], Vec::as_slice)
-    }
-
-    fn apply(&self, op: &Op, args: &[ValueId], out: ValueId) -> Vec<f32> {
-        let graph = self.part.typed.graph();
-        let arg = |i: usize| args.get(i).map_or(&[][..], |a| self.value(*a));
-        let cols = |id: ValueId| graph.value(id).shape.cols() as usize;
-        match op {
-            Op::Gather => gather::run(arg(0), cols(args[0]), self.tokens),
-            Op::RmsNorm(op) => rms_norm::run(op, arg(0), arg(1)),
-            Op::Linear => linear::run(arg(0), arg(1), args.get(2).map(|_| arg(2)), cols(args[0])),
-            Op::Rope(op) => {
-                let table = RopeTable::new(op, args.get(2).map(|_| arg(2)));
-                rope::run(op, &table, arg(0), cols(args[0]), self.position)
-            }
-            Op::Attend(op) => attend::run(op, arg(0), arg(1), arg(2), cols(out), self.position),
-            Op::Silu => elementwise::silu(arg(0)),
-            Op::Add => elementwise::zip(arg(0), arg(1), |a, b| a + b),
-            Op::Mul => elementwise::zip(arg(0), arg(1), |a, b| a * b),
-            Op::Cast(_) => arg(0).to_vec(),
-        }
-    }
-
-    /// The index in the state of a carried tensor.
-    fn carried_index(&self, id: ValueId) -> Option<usize> {
-        self.part.typed.carried().position(|(c, _)| c.value == id).map(|i| self.carried + i)
-    }
-
-    fn span(&self, tensor: ValueId, rows: Rows) -> std::ops::Range<usize> {
-        let all = self.part.typed.graph().value(tensor).shape.fixed_rows().map_or(self.rows, |r| r as usize);
-        let end = (self.position + self.rows).min(all);
-        match rows {
-            Rows::All => 0..all,
-            Rows::UpTo => 0..end,
-            Rows::New => self.position.min(end)..end,
-        }
-    }
-
-    fn decoded(&self, tensor: usize, rows: std::ops::Range<usize>) -> Result<Vec<f32>, BackendError> {
-        let spec = &self.state.specs()[tensor];
-        let (name, dtype) = (spec.name.clone(), spec.dtype);
-        let mut values = vec![0.0; rows.len() * spec.cols];
-        let bytes = self.state.read(tensor, rows)?;
-        decode(dtype, &bytes, &mut values).map_err(|source| BackendError::Convert {
-            value: name,
-            dtype: DType::F32,
-            source,
-        })?;
-        Ok(values)
-    }
-
-    fn read(&self, tensor: ValueId, rows: Rows) -> Result<Vec<f32>, BackendError> {
-        let span = self.span(tensor, rows);
-        if let Some(index) = self.carried_index(tensor) {
-            return self.decoded(index, span);
-        }
-        let cols = self.part.typed.graph().value(tensor).shape.cols() as usize;
-        Ok(self.value(tensor)[span.start * cols..span.end * cols].to_vec())
-    }
-
-    fn write(&mut self, tensor: ValueId, rows: Rows, value: ValueId) -> Result<(), BackendError> {
-        let span = self.span(tensor, rows);
-        let values = self.values[value.0].clone().unwrap_or_default();
-        let graph = self.part.typed.graph();
-        debug_assert_ne!(graph.roles().of(tensor), Some(Role::Weight));
-        if let Some(index) = self.carried_index(tensor) {
-            let spec = &self.state.specs()[index];
-            let (name, dtype) = (spec.name.clone(), spec.dtype);
-            let mut bytes = vec![0; dtype.row_bytes(values.len()).unwrap_or(0)];
-            encode(dtype, &values, &mut bytes).map_err(|source| BackendError::Convert {
-                value: name,
-                dtype,
-                source,
-            })?;
-            self.state.write(index, span.start, &bytes)?;
-            if rows == Rows::All {
-                self.values[tensor.0] = Some(values);
-            }
-            return Ok(());
-        }
-        let cols = graph.value(tensor).shape.cols() as usize;
-        let mut held = self.values[tensor.0].take().map(Arc::unwrap_or_clone).unwrap_or_default();
-        held[span.start * cols..span.end * cols].copy_from_slice(&values);
-        self.values[tensor.0] = Some(Arc::new(held));
         Ok(())
     }
 }

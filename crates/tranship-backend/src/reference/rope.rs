@@ -3,7 +3,7 @@
 use crate::RopeTable;
 use tranship_program::ops::{Rope, RopeStyle};
 
-/// `x` is `[rows, width]` with `op.heads` heads in a row; the first row stands at `position`.
+/// `x` is `[rows, width]` with `op.heads` heads in a row; the first row is that of `position`.
 pub(super) fn run(op: &Rope, table: &RopeTable, x: &[f32], width: usize, position: usize) -> Vec<f32> {
     let pairs = table.pairs();
     let (mut cos, mut sin) = (vec![0.0; pairs], vec![0.0; pairs]);
@@ -11,6 +11,7 @@ pub(super) fn run(op: &Rope, table: &RopeTable, x: &[f32], width: usize, positio
     for (i, row) in y.chunks_exact_mut(width).enumerate() {
         table.fill(position + i, &mut cos, &mut sin);
         for head in row.chunks_exact_mut(width / op.heads as usize) {
+            let head = &mut head[op.skip as usize..];
             for pair in 0..pairs {
                 let (a, b) = match op.style {
                     RopeStyle::Half => (pair, pair + pairs),
