@@ -3,7 +3,7 @@
 use crate::{Base, Cut, ModelError, ModelSpec, Source, SourceError, TensorFault};
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use tranship_dtype::DType;
+use tranship_dtype::Class;
 use tranship_program::{Decl, Dim, Expr, Item, Program, same_sizes};
 use tranship_weights::Checkpoint;
 
@@ -146,7 +146,7 @@ fn fault(checkpoint: &Checkpoint, wanted: Wanted) -> Result<(), TensorFault> {
         });
     }
     let fits = match found.dtype() {
-        dtype if integers => matches!(dtype, DType::I32 | DType::I64),
+        dtype if integers => dtype.class() == Class::Int,
         dtype => dtype.is_real(),
     };
     if fits { Ok(()) } else { Err(TensorFault::Elements { name, found: found.dtype(), integers }) }
@@ -160,4 +160,23 @@ fn missing(source: &Source, checkpoint: &Checkpoint, wanted: &[u64]) -> Option<S
         (0..count).map(|e| name.of(e)).find(|tensor| checkpoint.get(tensor).is_none())
     };
     source.names().find_map(tensors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_of_experts_is_of_integers_and_nothing_else_is() {
+        let text = "program p\n  x : [n, 4]\n  ids : index [n]\n  w : [8, 4] @ \"w\"\n  t : [9, 2] @ \"t\"\n  \
+                    return route_by_table(silu(x), w, t, ids, top_k: 2)\n";
+        let program = Program::parse(text).expect("it parses");
+        let found: Vec<_> = weights(&program).map(|w| (w.name, w.shape, w.integers)).collect();
+        assert_eq!(found, [("w".to_owned(), vec![8, 4], false), ("t".to_owned(), vec![9, 2], true)]);
+        let inner = text
+            .replace("return route", "y = silu(route")
+            .replace("top_k: 2)", "top_k: 2))\n  return silu(y)");
+        let program = Program::parse(&inner).expect("it parses");
+        assert_eq!(weights(&program).filter(|w| w.integers).count(), 1, "inside an expression too");
+    }
 }

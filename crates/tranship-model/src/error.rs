@@ -150,7 +150,7 @@ impl fmt::Display for TensorFault {
                 write!(f, "`{name}` is {found:?}, wanted {wanted:?}")
             }
             TensorFault::Elements { name, found, integers } => {
-                let wanted = if *integers { "i32 or i64" } else { "floats or blocks of them" };
+                let wanted = if *integers { "integers" } else { "floats or blocks of them" };
                 write!(f, "`{name}` holds {found}, wanted {wanted}")
             }
             TensorFault::Source(error) => write!(f, "{error}"),

@@ -4,11 +4,19 @@
 //! then read by the language's own parser, so that what is authored is what a person can read.
 
 mod attention;
+mod compressed;
+mod decayed_linear;
+mod delta;
+mod experts;
 mod gated;
+mod latent;
 mod sheet;
+mod short_conv;
+mod state_space;
+mod streams;
 
-use crate::{Ffn, LayerSpec, Mixer, ModelError, ModelSpec, Part};
-use sheet::Sheet;
+use crate::{Ffn, LayerSpec, Mixer, ModelError, ModelSpec, Part, Residual};
+use sheet::{Sheet, scaled};
 use std::fmt;
 use tranship_program::Program;
 
@@ -80,55 +88,134 @@ impl ModelSpec {
                     return Err(ModelError::Ctx { ctx });
                 }
                 let missing = ModelError::NoLayer { layer, layers: self.layers.len() };
-                let site = Site { spec: self, cut, layer, ctx };
-                layer_text(self.layers.get(layer).ok_or(missing)?, &site)
+                let mut sheet = Sheet::new(self, layer, ctx);
+                layer_text(self.layers.get(layer).ok_or(missing)?, cut, &mut sheet)?;
+                Ok(sheet.text(cut))
             }
         }
     }
 }
 
-/// Where a part stands: what an author function may ask beside the part itself.
-struct Site<'a> {
-    spec: &'a ModelSpec,
-    cut: Cut,
-    layer: usize,
-    ctx: u64,
-}
-
 fn embed(spec: &ModelSpec) -> Result<String, ModelError> {
-    let mut sheet = Sheet::new(spec, 0);
+    let mut sheet = Sheet::new(spec, 0, 1);
     sheet.declare("tokens : index [n]", "step input");
     sheet.weight("table", &[spec.vocab, spec.hidden], Part::Table)?;
-    sheet.say("return gather(table, tokens)");
+    let row = scaled("gather(table, tokens)".into(), spec.embed_scale);
+    let row = if spec.streams > 1 { format!("tile({row}, times: {})", spec.streams) } else { row };
+    sheet.say(format!("return {row}"));
     Ok(sheet.text(Cut::Embed))
 }
 
 fn head(spec: &ModelSpec) -> Result<String, ModelError> {
-    let mut sheet = Sheet::new(spec, 0);
-    sheet.declare(format!("x : [n, {}]", spec.hidden), "step input");
-    let h = sheet.norm("x", "g", Part::FinalNorm)?;
+    let mut sheet = Sheet::new(spec, 0, 1);
+    sheet.declare(format!("x : [n, {}]", spec.hidden.saturating_mul(spec.streams)), "step input");
+    let row = match &spec.hyper {
+        Some(hyper) => streams::collapse(hyper, streams::HEAD, "x", &mut sheet)?,
+        None => "x".into(),
+    };
+    let h = sheet.norm(&row, "g", Part::FinalNorm)?;
     let part = if spec.tied_head { Part::Table } else { Part::Head };
     let logits = sheet.linear(&h, "head", part, [spec.vocab, spec.hidden], None)?;
+    let logits = scaled(logits, spec.logit_scale);
+    let logits = match spec.logit_softcap {
+        Some(cap) => format!("softcap({logits}, cap: {cap})"),
+        None => logits,
+    };
     sheet.say(format!("return {logits}"));
     Ok(sheet.text(Cut::Head))
 }
 
-/// A layer: two residual updates, each of a normalized row.
-fn layer_text(layer: &LayerSpec, site: &Site<'_>) -> Result<String, ModelError> {
-    let mut sheet = Sheet::new(site.spec, site.layer);
-    let rows = if matches!(site.cut, Cut::DecodeLayer { .. }) { "step input, n = 1" } else { "step input" };
-    sheet.declare(format!("x : [n, {}]", site.spec.hidden), rows);
-
-    let norm = sheet.norm("x", "g_mix", Part::MixerNorm)?;
-    let mixed = match &layer.mixer {
-        Mixer::Attention(attention) => attention::write(attention, &norm, site, &mut sheet)?,
+/// A layer: a residual update for each of its parts.
+fn layer_text(layer: &LayerSpec, cut: Cut, sheet: &mut Sheet<'_>) -> Result<(), ModelError> {
+    let rows = if matches!(cut, Cut::DecodeLayer { .. }) { "step input, n = 1" } else { "step input" };
+    sheet.declare(format!("x : [n, {}]", sheet.row()), rows);
+    let Some(mixer) = &layer.mixer else {
+        let out = match &layer.ffn {
+            Some(part) => update(&layer.ffn_residual, FFN, "x", sheet, |x, sheet| ffn(part, x, sheet))?,
+            None => return Err(ModelError::NoParts { layer: sheet.layer() }),
+        };
+        sheet.say(format!("return {out}"));
+        return Ok(());
     };
-    sheet.say(format!("m = x + {mixed}"));
-
-    let norm = sheet.norm("m", "g_ffn", Part::FfnNorm)?;
-    let out = match &layer.ffn {
-        Ffn::Gated(gated) => gated::write(gated, &norm, &mut sheet)?,
+    let mixed = update(&layer.mixer_residual, MIXER, "x", sheet, |x, sheet| mix(mixer, x, sheet))?;
+    let Some(part) = &layer.ffn else {
+        sheet.say(format!("return {mixed}"));
+        return Ok(());
     };
-    sheet.say(format!("return m + {out}"));
-    Ok(sheet.text(site.cut))
+    sheet.say(format!("m = {mixed}"));
+    let out = update(&layer.ffn_residual, FFN, "m", sheet, |x, sheet| ffn(part, x, sheet))?;
+    sheet.say(format!("return {out}"));
+    Ok(())
+}
+
+fn mix(mixer: &Mixer, x: &str, sheet: &mut Sheet<'_>) -> Result<String, ModelError> {
+    match mixer {
+        Mixer::Attention(mixer) => attention::write(mixer, x, sheet),
+        Mixer::Latent(mixer) => latent::write(mixer, x, sheet),
+        Mixer::Compressed(mixer) => compressed::write(mixer, x, sheet),
+        Mixer::GatedDelta(mixer) => delta::write(mixer, x, sheet),
+        Mixer::DecayedLinear(mixer) => decayed_linear::write(mixer, x, sheet),
+        Mixer::StateSpace(mixer) => state_space::write(mixer, x, sheet),
+        Mixer::ShortConv(mixer) => short_conv::write(mixer, x, sheet),
+    }
+}
+
+fn ffn(part: &Ffn, x: &str, sheet: &mut Sheet<'_>) -> Result<String, ModelError> {
+    match part {
+        Ffn::Gated(part) => gated::write(part, x, &gated::Parts::OWN, sheet),
+        Ffn::Experts(part) => experts::write(part, x, sheet),
+    }
+}
+
+/// What surrounds a part: names in the program, and parts of the checkpoint.
+struct Around {
+    gain: &'static str,
+    norm: Part,
+    post_gain: &'static str,
+    post_norm: Part,
+    streams: streams::Parts,
+}
+
+const MIXER: Around = Around {
+    gain: "g_mix",
+    norm: Part::MixerNorm,
+    post_gain: "g_mix_post",
+    post_norm: Part::MixerPostNorm,
+    streams: streams::MIXER,
+};
+
+const FFN: Around = Around {
+    gain: "g_ffn",
+    norm: Part::FfnNorm,
+    post_gain: "g_ffn_post",
+    post_norm: Part::FfnPostNorm,
+    streams: streams::FFN,
+};
+
+/// The expression of the stream `x` after a part has joined it.
+fn update(
+    residual: &Residual,
+    around: Around,
+    x: &str,
+    sheet: &mut Sheet<'_>,
+    part: impl FnOnce(&str, &mut Sheet<'_>) -> Result<String, ModelError>,
+) -> Result<String, ModelError> {
+    let hyper = sheet.hyper();
+    let row = match &hyper {
+        Some(hyper) => streams::collapse(hyper, around.streams, x, sheet)?,
+        None => x.to_owned(),
+    };
+    let normed = if residual.pre_norm { sheet.norm(&row, around.gain, around.norm)? } else { row };
+    let (normed, stream) = if residual.from_norm {
+        let name = sheet.bind(around.streams.row, &normed);
+        (name.clone(), name)
+    } else {
+        (normed, x.to_owned())
+    };
+    let out = part(&normed, sheet)?;
+    let out = if residual.post_norm { sheet.norm(&out, around.post_gain, around.post_norm)? } else { out };
+    if hyper.is_some() {
+        return streams::expand(around.streams, x, &out, sheet);
+    }
+    Ok(format!("{} + {}", scaled(stream, residual.keep), scaled(out, residual.scale)))
 }

@@ -96,12 +96,12 @@ impl<'a> Gguf<'a> {
 
     /// Whether the file has a part's weight.
     pub fn has_weight(&self, part: Part) -> Result<bool, ModelError> {
-        Ok(self.checkpoint.get(&Names::GGUF.weight(part, 0)?).is_some())
+        Ok(self.checkpoint.get(&Names::gguf().weight(part, 0)?).is_some())
     }
 
     /// Whether the file has a part's bias in a layer.
     pub fn has_bias(&self, part: Part, layer: usize) -> Result<bool, ModelError> {
-        Ok(self.checkpoint.get(&Names::GGUF.bias(part, layer)?).is_some())
+        Ok(self.checkpoint.get(&Names::gguf().bias(part, layer)?).is_some())
     }
 
     /// The error of a key that is not there.

@@ -15,7 +15,7 @@ use super::gguf::Gguf;
 use super::{EPS, Heads, LAYERS, POSITIONS, POSITIVE, VOCAB, WIDTH, even_share, rope, unsupported, value};
 use crate::{
     Activation, Attention, AttentionBiases, Ffn, Gated, GatedBiases, LayerSpec, Mixer, ModelError, ModelSpec,
-    Names, Part, RopeSpec,
+    Names, Part, QkNorm, RopeSpec,
 };
 use tranship_program::ops::RopeStyle;
 
@@ -28,19 +28,23 @@ pub(super) fn from_config(config: &Config<'_>) -> Result<ModelSpec, ModelError> 
         return Err(unsupported("quantization_config", "a quantized checkpoint", "plain float weights"));
     }
     let hidden = config.whole("hidden_size", &WIDTH)?;
-    let layer =
-        LayerSpec { mixer: Mixer::Attention(attention(config, hidden)?), ffn: Ffn::Gated(gated(config)?) };
+    let layer = LayerSpec::new(Mixer::Attention(attention(config, hidden)?), Ffn::Gated(gated(config)?));
     let layers = config.whole("num_hidden_layers", &LAYERS)?;
     Ok(ModelSpec {
         architecture: config.text("model_type")?.to_owned(),
         hidden,
         streams: 1,
+        hyper: None,
+        gain_offset: 0.0,
+        embed_scale: 1.0,
+        logit_scale: 1.0,
+        logit_softcap: None,
         vocab: config.whole("vocab_size", &VOCAB)?,
         max_positions: config.whole("max_position_embeddings", &POSITIONS)?,
         norm_eps: config.real("rms_norm_eps", &EPS)?,
         tied_head: config.flag_or("tie_word_embeddings", false)?,
         layers: vec![layer; layers as usize],
-        names: Names::HUGGING_FACE,
+        names: Names::hugging_face(),
         dtype: config.dtype()?,
     })
 }
@@ -71,8 +75,20 @@ fn attention(config: &Config<'_>, hidden: u64) -> Result<Attention, ModelError> 
         kv_heads,
         head_dim,
         scale: 1.0 / (head_dim as f64).sqrt(),
-        rope: RopeSpec { dims: head_dim, theta, style: RopeStyle::Half, scaling, divisors: false },
+        rope: Some(RopeSpec {
+            dims: head_dim,
+            theta,
+            style: RopeStyle::Half,
+            scaling,
+            long: None,
+            divisors: false,
+        }),
         biases: AttentionBiases { q: bias, k: bias, v: bias, o: bias },
+        qk_norm: QkNorm::None,
+        window: None,
+        softcap: None,
+        sinks: false,
+        gated: false,
     })
 }
 
@@ -85,7 +101,9 @@ fn gated(config: &Config<'_>) -> Result<Gated, ModelError> {
     Ok(Gated {
         width: config.whole("intermediate_size", &WIDTH)?,
         activation,
+        gated: true,
         biases: GatedBiases { gate: bias, up: bias, down: bias },
+        limit: None,
     })
 }
 
@@ -98,12 +116,17 @@ pub(super) fn from_gguf(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
         architecture: gguf.architecture.to_owned(),
         hidden,
         streams: 1,
+        hyper: None,
+        gain_offset: 0.0,
+        embed_scale: 1.0,
+        logit_scale: 1.0,
+        logit_softcap: None,
         vocab: gguf.vocab(&VOCAB)?,
         max_positions: gguf.whole("context_length", &POSITIONS)?,
         norm_eps: gguf.real("attention.layer_norm_rms_epsilon", &EPS)?,
         tied_head: !gguf.has_weight(Part::Head)?,
         layers: gguf_layers(gguf, hidden, layers)?,
-        names: Names::GGUF,
+        names: Names::gguf(),
         dtype: None,
     })
 }
@@ -145,13 +168,19 @@ fn gguf_layers(gguf: &Gguf<'_>, hidden: u64, layers: usize) -> Result<Vec<LayerS
                 kv_heads: kv_heads[layer],
                 head_dim,
                 scale: scale.unwrap_or(1.0 / (head_dim as f64).sqrt()),
-                rope: RopeSpec {
+                rope: Some(RopeSpec {
                     dims: head_dim,
                     theta,
                     style: RopeStyle::Interleaved,
                     scaling: scaling.clone(),
+                    long: None,
                     divisors,
-                },
+                }),
+                qk_norm: QkNorm::None,
+                window: None,
+                softcap: None,
+                sinks: false,
+                gated: false,
                 biases: AttentionBiases {
                     q: bias(Part::Query)?,
                     k: bias(Part::Key)?,
@@ -161,8 +190,14 @@ fn gguf_layers(gguf: &Gguf<'_>, hidden: u64, layers: usize) -> Result<Vec<LayerS
             };
             let biases =
                 GatedBiases { gate: bias(Part::Gate)?, up: bias(Part::Up)?, down: bias(Part::Down)? };
-            let gated = Gated { width: widths[layer], activation: Activation::Silu, biases };
-            Ok(LayerSpec { mixer: Mixer::Attention(attention), ffn: Ffn::Gated(gated) })
+            let gated = Gated {
+                width: widths[layer],
+                activation: Activation::Silu,
+                gated: true,
+                biases,
+                limit: None,
+            };
+            Ok(LayerSpec::new(Mixer::Attention(attention), Ffn::Gated(gated)))
         })
         .collect()
 }

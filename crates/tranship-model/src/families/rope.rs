@@ -96,7 +96,7 @@ fn yarn(inner: &Config<'_>, factor: f64, original: f64) -> Result<Scaling, Model
     let beta_fast = inner.real_or("beta_fast", &POSITIVE)?.unwrap_or(32.0);
     let beta_slow = inner.real_or("beta_slow", &POSITIVE)?.unwrap_or(1.0);
     betas(&inner.path("beta_fast"), beta_fast, beta_slow)?;
-    Ok(Scaling::Yarn { factor, original, beta_fast, beta_slow, magnitude })
+    Ok(Scaling::Yarn { factor, original, beta_fast, beta_slow, magnitude, whole: true })
 }
 
 fn betas(key: &str, fast: f64, slow: f64) -> Result<(), ModelError> {
@@ -150,5 +150,5 @@ fn gguf_yarn(gguf: &Gguf<'_>, factor: f64) -> Result<Scaling, ModelError> {
     let beta_fast = gguf.real_or("rope.scaling.yarn_beta_fast", &POSITIVE)?.unwrap_or(32.0);
     let beta_slow = gguf.real_or("rope.scaling.yarn_beta_slow", &POSITIVE)?.unwrap_or(1.0);
     betas(&gguf.path("rope.scaling.yarn_beta_fast"), beta_fast, beta_slow)?;
-    Ok(Scaling::Yarn { factor, original, beta_fast, beta_slow, magnitude })
+    Ok(Scaling::Yarn { factor, original, beta_fast, beta_slow, magnitude, whole: true })
 }

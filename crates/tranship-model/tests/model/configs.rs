@@ -46,14 +46,14 @@ fn spec(patch: Value) -> ModelSpec {
 
 fn attention(spec: &ModelSpec) -> &tranship_model::Attention {
     match &spec.layers[0].mixer {
-        Mixer::Attention(attention) => attention,
+        Some(Mixer::Attention(attention)) => attention,
         other => panic!("{other:?}"),
     }
 }
 
 fn gated(spec: &ModelSpec) -> &Gated {
     match &spec.layers[0].ffn {
-        Ffn::Gated(gated) => gated,
+        Some(Ffn::Gated(gated)) => gated,
         other => panic!("{other:?}"),
     }
 }
@@ -80,7 +80,7 @@ fn every_key_is_read() {
         (6, 3, 16, 0.25, AttentionBiases::default())
     );
     let (style, scaling) = (RopeStyle::Half, Scaling::None);
-    assert_eq!(a.rope, RopeSpec { dims: 16, theta: 1e4, style, scaling, divisors: false });
+    assert_eq!(a.rope, Some(RopeSpec { dims: 16, theta: 1e4, style, scaling, long: None, divisors: false }));
     assert_eq!((gated(&spec).width, gated(&spec).biases), (80, GatedBiases::default()));
     assert_eq!(spec.layers[0].kind().to_string(), "attention + gated");
 }
@@ -90,7 +90,7 @@ fn the_defaults_are_those_of_the_family() {
     let drop = |key: &str| spec(json!({ key: null }));
     assert_eq!(attention(&drop("num_key_value_heads")).kv_heads, 6);
     assert_eq!(attention(&drop("head_dim")).head_dim, 8);
-    assert_eq!(attention(&drop("rope_theta")).rope.theta, 10_000.0);
+    assert_eq!(attention(&drop("rope_theta")).rope.as_ref().unwrap().theta, 10_000.0);
     assert!(!drop("tie_word_embeddings").tied_head);
     assert_eq!(attention(&drop("attention_bias")).biases, AttentionBiases::default());
     assert_eq!(gated(&drop("mlp_bias")).biases, GatedBiases::default());
@@ -119,7 +119,13 @@ fn rope_is_read_in_both_forms() {
         let before = spec(json!({"rope_theta": 500000, "rope_scaling": keys}));
         let since = spec(json!({"rope_theta": null, "rope_scaling": null, "rope_parameters": since}));
         for spec in [before, since] {
-            assert_eq!((attention(&spec).rope.theta, &attention(&spec).rope.scaling), (5e5, &wanted));
+            assert_eq!(
+                (
+                    attention(&spec).rope.as_ref().unwrap().theta,
+                    &attention(&spec).rope.as_ref().unwrap().scaling
+                ),
+                (5e5, &wanted)
+            );
         }
     };
     check(json!({"rope_type": "default"}), Scaling::None);
@@ -130,7 +136,10 @@ fn rope_is_read_in_both_forms() {
     let yarn = json!({"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 16,
         "beta_slow": 2.5, "attention_factor": 1.5});
     let (factor, original) = (40.0, 4096.0);
-    check(yarn, Scaling::Yarn { factor, original, beta_fast: 16.0, beta_slow: 2.5, magnitude: 1.5 });
+    check(
+        yarn,
+        Scaling::Yarn { factor, original, beta_fast: 16.0, beta_slow: 2.5, magnitude: 1.5, whole: true },
+    );
 }
 
 /// Magnitudes by `transformers` 5.14, `ROPE_INIT_FUNCTIONS["yarn"]`.
@@ -146,7 +155,7 @@ fn yarn_magnitudes_are_those_of_transformers() {
     ] {
         let mut yarn = json!({"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096});
         merge(&mut yarn, &keys);
-        match attention(&spec(json!({"rope_scaling": yarn}))).rope.scaling {
+        match attention(&spec(json!({"rope_scaling": yarn}))).rope.as_ref().unwrap().scaling {
             Scaling::Yarn { magnitude, beta_fast, beta_slow, .. } => {
                 assert!((magnitude - wanted).abs() < 1e-15, "{keys}: {magnitude}, wanted {wanted}");
                 assert_eq!((beta_fast, beta_slow), (32.0, 1.0));
@@ -160,7 +169,7 @@ fn yarn_magnitudes_are_those_of_transformers() {
 fn an_original_context_beside_the_scaling_counts() {
     let scaling = json!({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64});
     let spec = spec(json!({"rope_scaling": scaling, "original_max_position_embeddings": 32}));
-    assert!(matches!(attention(&spec).rope.scaling, Scaling::Yarn { original: 32.0, .. }));
+    assert!(matches!(attention(&spec).rope.as_ref().unwrap().scaling, Scaling::Yarn { original: 32.0, .. }));
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn spec(changes: &[(&'static str, Option<Meta>)], tensors: &[&str]) -> ModelSpec
 
 fn attention(spec: &ModelSpec, layer: usize) -> &Attention {
     match &spec.layers[layer].mixer {
-        Mixer::Attention(attention) => attention,
+        Some(Mixer::Attention(attention)) => attention,
         other => panic!("{other:?}"),
     }
 }
@@ -62,20 +62,26 @@ fn every_key_is_read() {
     assert_eq!((spec.architecture.as_str(), spec.hidden, spec.vocab), ("llama", 32, 20));
     assert_eq!((spec.max_positions, spec.layers.len(), spec.tied_head), (64, 2, true));
     assert_eq!(spec.norm_eps, 1e-5, "the decimal that was meant, not the F32 nearest to it");
-    assert_eq!((spec.names, spec.dtype), (Names::GGUF, None));
+    assert_eq!((spec.names.clone(), spec.dtype), (Names::gguf(), None));
     let a = attention(&spec, 1);
     assert_eq!((a.heads, a.kv_heads, a.head_dim, a.scale), (4, 2, 8, 1.0 / 8f64.sqrt()));
-    assert_eq!((a.rope.dims, a.rope.theta, a.rope.style), (8, 5e5, RopeStyle::Interleaved));
-    assert_eq!((&a.rope.scaling, a.rope.divisors), (&Scaling::None, false));
-    assert!(matches!(&spec.layers[0].ffn, Ffn::Gated(gated) if gated.width == 48));
+    assert_eq!(
+        (a.rope.as_ref().unwrap().dims, a.rope.as_ref().unwrap().theta, a.rope.as_ref().unwrap().style),
+        (8, 5e5, RopeStyle::Interleaved)
+    );
+    assert_eq!(
+        (&a.rope.as_ref().unwrap().scaling, a.rope.as_ref().unwrap().divisors),
+        (&Scaling::None, false)
+    );
+    assert!(matches!(&spec.layers[0].ffn, Some(Ffn::Gated(gated)) if gated.width == 48));
 }
 
 #[test]
 fn the_defaults_are_those_of_the_format() {
     let drop = |key| spec(&[(key, None)], &[]);
     assert_eq!(attention(&drop("llama.attention.head_count_kv"), 0).kv_heads, 4);
-    assert_eq!(attention(&drop("llama.rope.freq_base"), 0).rope.theta, 10_000.0);
-    assert_eq!(attention(&drop("llama.rope.dimension_count"), 0).rope.dims, 8);
+    assert_eq!(attention(&drop("llama.rope.freq_base"), 0).rope.as_ref().unwrap().theta, 10_000.0);
+    assert_eq!(attention(&drop("llama.rope.dimension_count"), 0).rope.as_ref().unwrap().dims, 8);
     let tokens = ("tokenizer.ggml.tokens", Some(Strs(vec!["a", "b", "c"])));
     assert_eq!(spec(&[("llama.vocab_size", None), tokens], &[]).vocab, 3);
 }
@@ -89,9 +95,9 @@ fn tensors_that_are_there_count() {
         [b.q, b.k, b.v, b.o]
     };
     assert_eq!((biases(0), biases(1)), ([false; 4], [false, true, false, false]));
-    assert!(attention(&spec, 0).rope.divisors);
+    assert!(attention(&spec, 0).rope.as_ref().unwrap().divisors);
     let up = |layer: usize| match &spec.layers[layer].ffn {
-        Ffn::Gated(gated) => gated.biases.up,
+        Some(Ffn::Gated(gated)) => gated.biases.up,
         other => panic!("{other:?}"),
     };
     assert!(up(0) && !up(1));
@@ -113,7 +119,7 @@ fn arrays_give_each_layer_its_own() {
         &[],
     );
     let sizes = |layer: usize| {
-        let (a, Ffn::Gated(gated)) = (attention(&spec, layer), &spec.layers[layer].ffn) else {
+        let (a, Some(Ffn::Gated(gated))) = (attention(&spec, layer), &spec.layers[layer].ffn) else {
             return [0; 4];
         };
         [a.heads, a.kv_heads, a.head_dim, gated.width]
@@ -125,7 +131,7 @@ fn arrays_give_each_layer_its_own() {
 fn scalings_are_read() {
     let check = |keys: &[(&'static str, Meta)], wanted: Scaling| {
         let keys: Vec<_> = keys.iter().map(|(k, v)| (*k, Some(v.clone()))).collect();
-        assert_eq!(attention(&spec(&keys, &[]), 0).rope.scaling, wanted, "{keys:?}");
+        assert_eq!(attention(&spec(&keys, &[]), 0).rope.as_ref().unwrap().scaling, wanted, "{keys:?}");
     };
     let kind = |kind| ("llama.rope.scaling.type", Str(kind));
     let factor = |v| ("llama.rope.scaling.factor", F32(v));
@@ -140,6 +146,7 @@ fn scalings_are_read() {
         beta_fast,
         beta_slow: 1.0,
         magnitude,
+        whole: true,
     };
     let original = ("llama.rope.scaling.original_context_length", U32(16));
     let plain = 0.1 * 4f64.ln() + 1.0;

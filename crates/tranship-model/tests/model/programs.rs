@@ -114,16 +114,16 @@ fn identity_is_of_what_is_computed() {
         other.canonical_programs().unwrap()
     };
     let attention = |spec: &mut ModelSpec, change: &dyn Fn(&mut Attention)| {
-        let Mixer::Attention(attention) = &mut spec.layers[1].mixer else { panic!() };
+        let Some(Mixer::Attention(attention)) = &mut spec.layers[1].mixer else { panic!() };
         change(attention);
     };
     // Names, the declared type and the trained length compute nothing.
-    assert_eq!(of(&|s| s.names = Names::GGUF), text);
+    assert_eq!(of(&|s| s.names = Names::gguf()), text);
     assert_eq!(of(&|s| (s.dtype, s.max_positions) = (None, 7)), text);
     // All of these do.
     let others = [
-        of(&|s| attention(s, &|a| a.rope.style = RopeStyle::Interleaved)),
-        of(&|s| attention(s, &|a| a.rope.theta = 5e5)),
+        of(&|s| attention(s, &|a| a.rope.as_mut().unwrap().style = RopeStyle::Interleaved)),
+        of(&|s| attention(s, &|a| a.rope.as_mut().unwrap().theta = 5e5)),
         of(&|s| attention(s, &|a| a.scale = 0.5)),
         of(&|s| s.norm_eps = 1e-6),
         of(&|s| s.layers.truncate(1)),
@@ -145,8 +145,8 @@ fn cuts_that_a_model_lacks_are_refused() {
     assert!(matches!(spec.program(Cut::DecodeLayer { layer: 0, ctx }), Err(ModelError::Ctx { .. })));
 
     let mut divided = spec.clone();
-    let Mixer::Attention(attention) = &mut divided.layers[0].mixer else { panic!() };
-    attention.rope.divisors = true;
+    let Some(Mixer::Attention(attention)) = &mut divided.layers[0].mixer else { panic!() };
+    attention.rope.as_mut().unwrap().divisors = true;
     let error = divided.program(Cut::PrefillLayer { layer: 0, ctx: 8 }).unwrap_err();
     assert!(matches!(error, ModelError::NoName { part: Part::RopeDivisors }), "{error}");
     assert_eq!(error.to_string(), "the checkpoint's names have none for RopeDivisors");

@@ -291,11 +291,11 @@ fn what_a_checkpoint_cannot_give_is_refused_by_name() {
 
 /// A model whose final gain is a bank, and whose tensors are otherwise those of a fixture.
 fn spec_of_bank() -> ModelSpec {
-    const NAMES: Names = Names(&[(Part::Table, "table"), (Part::FinalNorm, "gain.{expert}")]);
+    let names = Names::of(&[(Part::Table, "table.{}"), (Part::FinalNorm, "gain.{expert}.{}")]);
     let checkpoint = Checkpoint::open(&fixture("models/llama_base")).unwrap();
     let mut spec = ModelSpec::of(&checkpoint).unwrap();
     spec.layers.clear();
-    spec.names = NAMES;
+    spec.names = names;
     spec
 }
 
@@ -348,7 +348,7 @@ fn models_are_held_to_their_sources() {
         one("table.weight", "`table.weight` is [7680], wanted [160, 48]")
     );
     let wrong = ModelSpec {
-        names: Names(&[(Part::Table, "table"), (Part::FinalNorm, "gain[0..4]")]),
+        names: Names::of(&[(Part::Table, "table.{}"), (Part::FinalNorm, "gain[0..4].{}")]),
         ..spec.clone()
     };
     let error = wrong.check(&open(&[table()])).unwrap_err().to_string();
