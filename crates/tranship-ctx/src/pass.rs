@@ -1,13 +1,14 @@
 //! The typing pass. It walks a lifted graph once and gives each value its dtype:
 //!
 //! - a weight is read as it is stored, and widened inside the operation that reads it; only a type that the
-//!   device does not take is widened by a cast node of its own, when it is loaded;
+//!   device does not take is widened by a cast node of its own, when it is loaded; a table of experts may be of any
+//!   type of whole numbers;
 //! - activations are of the compute type; caches and memories of theirs, and what is written to them is cast;
 //! - an operation of class `Accum` computes in the join of the accumulation type with all its operands' types and
 //!   gives back the compute type; one of class `Join` computes in the join of its operands, the lower of them
 //!   cast up, and is cast back to the compute type where the join is another;
 //! - rows that are joined with those of a cache or a memory are of its type, as if they had been written to it;
-//! - what the head returns stays in its accumulator: logits go to a softmax, not into another operation.
+//! - what the head returns stays in its accumulator, through functions of each element: logits go to a softmax, not into another operation.
 
 use crate::policy::is_cache;
 use crate::{Accepts, Activations, Cast, CastLedger, ComputeCtx, CtxError, DTypeSet, Reason, Typed};
@@ -90,6 +91,9 @@ impl Pass<'_> {
         if let Origin::Weight(name) = &value.origin {
             let dtype = stored(name).ok_or_else(|| CtxError::NoWeight(name.clone()))?;
             self.dtypes[id.0] = dtype;
+            if !dtype.is_real() && is_table(graph, id) {
+                return Ok(());
+            }
             let taken = self.accepts.weights.widened(dtype);
             let taken =
                 taken.ok_or_else(|| self.unsupported(name, dtype, "weights", self.accepts.weights))?;
@@ -189,9 +193,8 @@ impl Pass<'_> {
             }
             Precision::Accum => {
                 let accum = self.accum_of(op, &args, &name)?;
-                if let Some(w) = op.blocks_against() {
-                    args[0] = self.meet_blocks(args[0], args[w], span);
-                }
+                let matrices: Vec<ValueId> = op.blocks_against().iter().map(|w| args[*w]).collect();
+                args[0] = self.meet_blocks(args[0], &matrices, span);
                 self.dtypes[out.0] = match op.kind() {
                     Kind::Index => INDEX,
                     Kind::Float if logits => accum,
@@ -231,9 +234,10 @@ impl Pass<'_> {
             .map_err(|source| CtxError::Operands { value: name.to_owned(), source })
     }
 
-    /// The activations of a linear, as 8-bit blocks where the policy and the weight's encoding ask for it.
-    fn meet_blocks(&mut self, x: ValueId, w: ValueId, span: Span) -> ValueId {
-        let encoded = matches!(self.dtypes[w.0], DType::Block(_));
+    /// The activations that meet matrices, as 8-bit blocks where the policy and the matrices' encodings ask for it.
+    fn meet_blocks(&mut self, x: ValueId, matrices: &[ValueId], span: Span) -> ValueId {
+        let block = |w: &ValueId| matches!(self.dtypes[w.0], DType::Block(_));
+        let encoded = !matrices.is_empty() && matrices.iter().all(block);
         let blocks = self.ctx.activations_of(self.layer) == Activations::Blocks;
         if encoded && blocks && self.accepts.blocks.has(DType::Q8_1) {
             return self.cast(x, DType::Q8_1, Reason::Activations, span);
@@ -268,13 +272,26 @@ impl Pass<'_> {
     }
 }
 
-/// Whether a value is what the head returns, or what a last function of it is of.
+/// Whether a value is what the head returns, or what its last element-wise functions are of.
 fn is_logits(graph: &Graph, out: ValueId) -> bool {
-    let last = |node: &Node| match &node.action {
-        Action::Apply { op: Op::Unary(_), args, out: result } => *result == graph.result && args[0] == out,
+    let mut last = graph.result;
+    for node in graph.nodes.iter().rev() {
+        match &node.action {
+            Action::Apply { op: Op::Unary(_), args, out: made } if *made == last && last != out => {
+                last = args[0]
+            }
+            _ => {}
+        }
+    }
+    graph.name == "head" && last == out
+}
+
+/// Whether a value is a table of experts: whole numbers, which no policy touches and a backend checks.
+fn is_table(graph: &Graph, id: ValueId) -> bool {
+    graph.nodes.iter().any(|node| match &node.action {
+        Action::Apply { op: Op::RouteByTable(_), args, .. } => args[2] == id,
         _ => false,
-    };
-    graph.name == "head" && (graph.result == out || graph.nodes.iter().any(last))
+    })
 }
 
 /// The carried tensor that a declared value is, if it is one.

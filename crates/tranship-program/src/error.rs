@@ -25,7 +25,8 @@ pub enum Rule {
     UnknownOp,
     /// An operation has as many operands as it takes.
     OperandCount,
-    /// An operand is an index where an index is wanted, and a tensor where a tensor is.
+    /// An operand is an index where an index is wanted, a tensor where a tensor is, and what a certain operation gives
+    /// where nothing else will do.
     OperandKind,
     /// An index is `pos : index`, the position, or the one of shape `[n]`, a number for each row of the step.
     IndexForm,
@@ -39,8 +40,8 @@ pub enum Rule {
     ShapeMismatch,
     /// A declared size is not 0, and no tensor, declared or computed, has 2^63 elements or more.
     Size,
-    /// Rows are `[..]`, `[.. pos+n]` or `[pos .. pos+n]` of a declared tensor, and a tensor that is written is
-    /// read by its rows, not by its name alone.
+    /// Rows are of one of the forms of addressing, of a declared tensor; a tensor that is written is read by its rows,
+    /// not by its name alone; and rows from before the step are joined with the step's own.
     RowRange,
     /// Only declared tensors that are no weights and no step inputs are written.
     NotWritable,

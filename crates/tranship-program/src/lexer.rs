@@ -51,7 +51,7 @@ pub(crate) fn tokens(line: &str, number: u32) -> Result<Vec<(Token, Span)>, Prog
         } else if c.is_ascii_alphabetic() || c == '_' {
             let end = run(&chars, at, |c| c.is_ascii_alphanumeric() || c == '_');
             (Token::Word(chars[at..end].iter().collect()), end)
-        } else if c.is_ascii_digit() || (c == '-' && !follows_word(&out)) {
+        } else if c.is_ascii_digit() || (c == '-' && !follows_part(&out)) {
             number_token(&chars, at, span)?
         } else if c == '"' {
             text_token(&chars, at, span)?
@@ -67,8 +67,8 @@ pub(crate) fn tokens(line: &str, number: u32) -> Result<Vec<(Token, Span)>, Prog
 }
 
 /// Whether a `-` here is the sign of a bound, as in `pos-7`, and not the start of a number.
-fn follows_word(before: &[(Token, Span)]) -> bool {
-    matches!(before.last(), Some((Token::Word(_), _)))
+fn follows_part(before: &[(Token, Span)]) -> bool {
+    matches!(before.last(), Some((Token::Word(_) | Token::Number(_), _)))
 }
 
 fn run(chars: &[char], from: usize, more: impl Fn(char) -> bool) -> usize {

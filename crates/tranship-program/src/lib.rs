@@ -42,6 +42,7 @@ mod error;
 mod graph;
 mod lexer;
 mod lift;
+mod operands;
 pub mod ops;
 mod parser;
 mod printer;

@@ -5,7 +5,7 @@ use crate::error::{ProgramError, Rule, Span, fault};
 use crate::graph::{Action, Graph, Node, Origin, Rows, Value, ValueId};
 use crate::ops::{Call, Op};
 use crate::syntax::{Bound, Decl, Expr, Item, Named, Program, Range};
-use crate::{Dim, Kind, Roles, Shape};
+use crate::{Dim, Kind, Roles, Shape, operands};
 use std::collections::HashMap;
 
 impl Program {
@@ -14,7 +14,9 @@ impl Program {
     /// # Errors
     /// The first rule that is broken: of single statements in the order of the text, then of the whole.
     pub fn lift(&self) -> Result<Graph, ProgramError> {
-        let mut lift = Lift { ctx: self.param("ctx").unwrap_or(1).max(1), ..Lift::default() };
+        let ctx = self.param("ctx");
+        let mut lift =
+            Lift { ctx: ctx.unwrap_or(1).max(1), positions: ctx.unwrap_or(u64::MAX), ..Lift::default() };
         let mut result = None;
         for item in self.lines.iter().filter_map(|l| l.item.as_ref()) {
             if let Some((span, _)) = result {
@@ -53,6 +55,8 @@ struct Lift {
     bare: Vec<(ValueId, Span)>,
     /// The most rows that a symbolic size stands for, as far as the program says.
     ctx: u64,
+    /// The most positions that there are.
+    positions: u64,
     /// The statement being lifted, and how many inner values it has had.
     target: (String, u32),
 }
@@ -67,10 +71,7 @@ impl Lift {
                 Ok(None)
             }
             Item::Let(name, value) => {
-                self.fresh(name)?;
-                if name.name == "pos" {
-                    return Err(position(name));
-                }
+                self.result_name(name)?;
                 if let Expr::Name(other) = value {
                     let message = format!("`{}` would be a second name of `{}`", name.name, other.name);
                     return Err(fault(Rule::DuplicateName, name.span, message));
@@ -89,7 +90,7 @@ impl Lift {
                 Ok(None)
             }
             Item::Update(name, state, range, value) => {
-                self.fresh(name)?;
+                self.result_name(name)?;
                 self.target = (name.name.clone(), 0);
                 let id = self.update(state, range, value)?;
                 self.values[id.0].name = name.name.clone();
@@ -102,9 +103,10 @@ impl Lift {
                 let id = self.expr(value)?;
                 let found = &self.values[id.0];
                 let rows = found.shape.rows() == Dim::N && found.shape.0.len() >= 2;
-                if found.origin != Origin::Computed || !rows {
+                if found.origin != Origin::Computed || found.kind != Kind::Float || !rows {
+                    let index = if found.kind == Kind::Index { "the index " } else { "" };
                     let message = format!(
-                        "wanted a computed tensor [n, width], found `{}` {}",
+                        "wanted a computed tensor [n, width], found {index}`{}` {}",
                         found.name, found.shape
                     );
                     return Err(fault(Rule::Return, *span, message));
@@ -125,6 +127,12 @@ impl Lift {
             }
             None => Ok(()),
         }
+    }
+
+    /// Holds that a name may be given to a result.
+    fn result_name(&self, name: &Named) -> Result<(), ProgramError> {
+        self.fresh(name)?;
+        if name.name == "pos" { Err(position(name)) } else { Ok(()) }
     }
 
     fn declare(&mut self, decl: &Decl) -> Result<(), ProgramError> {
@@ -168,7 +176,8 @@ impl Lift {
         if shape.0.len() != 1 || shape.rows() != Dim::N {
             return refused(format!("`{}`: an index is `pos`, the position, or has the axis [n]", name.name));
         }
-        match self.values.iter().find(|v| v.kind == Kind::Index && !v.shape.0.is_empty()) {
+        let declared = |v: &&Value| v.origin == Origin::Declared && v.kind == Kind::Index;
+        match self.values.iter().filter(declared).find(|v| !v.shape.0.is_empty()) {
             Some(first) => {
                 refused(format!("`{}`: a step has one index [n], and it is `{}`", name.name, first.name))
             }
@@ -216,7 +225,7 @@ impl Lift {
                     Rows::Before(before) => self.values[tensor.0].shape.with_rows(Dim::Fixed(before)),
                     Rows::UpToPer(rate) => self.values[tensor.0].shape.with_rows(Dim::Per(rate)),
                     Rows::Last(_) | Rows::NewPer(_) => {
-                        let message = format!("`{}{rows}` are rows to write", name.name);
+                        let message = format!("`{}{rows}` is written, and never read", name.name);
                         return Err(fault(Rule::RowRange, name.span, message));
                     }
                 };
@@ -227,12 +236,13 @@ impl Lift {
             Expr::Call(op, args, attrs) => {
                 let ids = args.iter().map(|a| self.expr(a)).collect::<Result<Vec<_>, _>>()?;
                 let operands = ids.iter().map(|id| &self.values[id.0]).collect();
-                let (lifted, shape) = Op::lift(Call::new(op, operands, attrs, self.ctx)?)?;
+                let (lifted, shape) = Op::lift(Call::new(op, operands, attrs, self.positions)?)?;
                 if lifted.updates() {
                     let message =
                         format!("`{0}` advances a state: write `y, s[..] = {0}(s[..], …)`", op.name);
                     return Err(fault(Rule::UpdateForm, op.span, message));
                 }
+                operands::hold(&self.values, &self.nodes, (&lifted, op), &ids)?;
                 let out = self.computed(lifted.kind(), shape, op.span)?;
                 self.nodes.push(Node { action: Action::Apply { op: lifted, args: ids, out }, span: op.span });
                 Ok(out)
@@ -260,10 +270,11 @@ impl Lift {
         }
         let ids = args[1..].iter().map(|a| self.expr(a)).collect::<Result<Vec<_>, _>>()?;
         let operands = [tensor].iter().chain(&ids).map(|id| &self.values[id.0]).collect();
-        let (lifted, shape) = Op::lift(Call::new(op, operands, attrs, self.ctx)?)?;
+        let (lifted, shape) = Op::lift(Call::new(op, operands, attrs, self.positions)?)?;
         if !lifted.updates() {
             return refused(format!("`{}` advances no state", op.name));
         }
+        operands::hold(&self.values, &self.nodes, (&lifted, op), &ids)?;
         let out = self.computed(Kind::Float, shape, op.span)?;
         self.nodes
             .push(Node { action: Action::Update { op: lifted, tensor, args: ids, out }, span: op.span });
@@ -284,8 +295,11 @@ impl Lift {
             return Err(fault(Rule::RowRange, name.span, message));
         }
         let Some(rows) = form(range) else {
-            let message =
-                format!("wanted [..], [.. pos+n] or [pos .. pos+n] of `{}`, found {range}", name.name);
+            let message = format!(
+                "wanted [..], [.. pos+n], [pos .. pos+n], [pos-K .. pos], [pos+n-K .. pos+n], [.. (pos+n)/R] or [pos/R \
+                 .. (pos+n)/R] of `{}`, found {range}",
+                name.name
+            );
             return Err(fault(Rule::RowRange, name.span, message));
         };
         if rows == Rows::All {
@@ -333,6 +347,7 @@ impl Lift {
             let message = format!("`{}{rows}` takes {wanted}, found {}", name.name, source.shape);
             return Err(fault(Rule::ShapeMismatch, name.span, message));
         }
+        operands::before_the_step(&self.values, &self.nodes, value, name)?;
         self.nodes.push(Node { action: Action::Write { tensor, rows, value }, span: name.span });
         Ok(())
     }
@@ -384,6 +399,9 @@ fn form(range: &Range) -> Option<Rows> {
     let pos = Bound { pos: true, ..Bound::default() };
     let end = Bound { n: true, ..pos };
     let per = |bound: Bound, rate| Bound { per: Some(rate), ..bound };
+    if range.from.or(range.to).is_some_and(|bound| bound.per == Some(0)) {
+        return None; // no text says so, but a tree made by hand may
+    }
     Some(match (range.from, range.to) {
         (None, None) => Rows::All,
         (None, Some(to)) if to == end => Rows::UpTo,

@@ -202,13 +202,13 @@ impl Roles {
     }
 }
 
-/// The operations that a tensor's rows go into, as they are read or joined with the step's own.
+/// The operations that a tensor's rows go into, as they are read by the position or joined with the step's own.
 fn uses_of(graph: &Graph, tensor: ValueId) -> Vec<&Op> {
     let mut shown = BTreeSet::new();
     let mut ops = Vec::new();
     for node in &graph.nodes {
         match &node.action {
-            Action::Read { tensor: read, out, .. } if *read == tensor => {
+            Action::Read { tensor: read, rows, out } if *read == tensor && rows.positional() => {
                 shown.insert(*out);
             }
             Action::Apply { op: Op::Join, args, out } if shown.contains(&args[0]) => {
@@ -409,6 +409,10 @@ impl Uses {
             }
         }
         self.hold_rows(graph, value)?;
+        if let (Some(Form::Ring(rows)), false) = (self.form, self.wrote_new) {
+            let message = format!("`{name}[pos-{rows} .. pos]` is read, and no step writes its rows");
+            return Err(fault(Rule::ReadsUnwritten, self.span, message));
+        }
         Ok(match (self.wrote_new || self.wrote_all, self.live) {
             (true, true) if self.wrote_new => Role::Carried(match self.form {
                 Some(Form::Ring(_)) => Extent::Ring,
@@ -446,7 +450,8 @@ impl Uses {
     }
 }
 
-/// Holds that two programs of one layer, prefill and decode, carry the same tensors in the same order.
+/// Holds that two programs of one layer, prefill and decode, carry the same tensors in the same order, to the same end:
+/// what attention reads in one is a cache in both.
 ///
 /// # Errors
 /// [`Rule::StateMismatch`], naming the first tensor that differs.
@@ -454,7 +459,8 @@ pub fn same_state(prefill: &Graph, decode: &Graph) -> Result<(), ProgramError> {
     let describe = |c: Option<&Carried>| match c {
         Some(c) => {
             let axes: Vec<String> = c.axes.iter().map(|(n, s)| format!("{n} {s}")).collect();
-            format!("`{}` [{}] ({})", c.name, axes.join(", "), c.extent)
+            let read = if c.cache && c.extent == Extent::Ring { ", read by attention" } else { "" };
+            format!("`{}` [{}] ({}{read})", c.name, axes.join(", "), c.extent)
         }
         None => "nothing".into(),
     };

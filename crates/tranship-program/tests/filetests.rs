@@ -8,9 +8,11 @@
 //! `TRANSHIP_BLESS=1 cargo test -p tranship-program --test filetests` writes what was found into the files; the
 //! difference is then for a person to read.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use tranship_program::{Graph, Program, ProgramError, Rule, same_state};
+use tranship_program::{Action, Extent, Graph, Op, Program, ProgramError, Rule, same_state};
 
 const EXPECTED: &str = "---\n";
 const WITH: &str = "--- with\n";
@@ -57,14 +59,18 @@ fn refusal(input: &str) -> Result<(), ProgramError> {
 
 #[test]
 fn refused() {
+    let misnamed = RefCell::new(String::new());
     check("refused", |stem, input| match refusal(input) {
         Ok(()) => "nothing is wrong\n".into(),
         Err(error) => {
             let named = stem == error.rule.name() || stem.starts_with(&format!("{}.", error.rule.name()));
-            assert!(named, "{stem}.tp is named after another rule: {error}");
+            if !named {
+                let _ = writeln!(misnamed.borrow_mut(), "{stem}.tp is named after another rule: {error}");
+            }
             format!("{error}\n")
         }
     });
+    assert!(misnamed.borrow().is_empty(), "{}", misnamed.borrow());
 }
 
 /// A rule without a program that breaks it is a rule that nothing holds.
@@ -93,7 +99,8 @@ fn accepted() {
         let mut carried = String::new();
         for c in graph.roles().carried() {
             let axes: Vec<String> = c.axes.iter().map(|(name, size)| format!("{name} {size}")).collect();
-            let _ = writeln!(carried, "{} [{}] {}", c.name, axes.join(", "), c.extent);
+            let read = if c.cache && c.extent == Extent::Ring { ", read by attention" } else { "" };
+            let _ = writeln!(carried, "{} [{}] {}{read}", c.name, axes.join(", "), c.extent);
         }
         format!("-- printed\n{printed}-- graph\n{graph}-- carried\n{carried}")
     });
@@ -117,6 +124,70 @@ fn canonical_text_is_blind_to_names_alone() {
     for (from, to) in [("1e-5", "1e-6"), ("style: half", "style: interleaved"), ("96", "97"), ("64", "65")] {
         assert_ne!(canonical(from, to), own, "{from} to {to}");
     }
+}
+
+/// The accepted programs, without what is expected of them.
+fn accepted_texts() -> Vec<String> {
+    let texts = files("accepted").into_iter().map(|p| std::fs::read_to_string(p).expect("a readable file"));
+    texts.map(|text| text.split(EXPECTED).next().unwrap_or_default().to_owned()).collect()
+}
+
+/// The operations of a graph.
+fn ops(graph: &Graph) -> impl Iterator<Item = &Op> {
+    graph.nodes.iter().filter_map(|node| match &node.action {
+        Action::Apply { op, .. } | Action::Update { op, .. } => Some(op),
+        _ => None,
+    })
+}
+
+#[test]
+fn every_operation_is_in_an_accepted_program() {
+    let graphs: Vec<Graph> = accepted_texts().iter().map(|text| lift(text).expect("a program")).collect();
+    let found: BTreeSet<&str> = graphs.iter().flat_map(ops).map(Op::name).collect();
+    assert_eq!(found, Op::NAMES.into_iter().collect());
+}
+
+/// The texts that have one attribute's value changed, with the attribute's key.
+fn with_other_values(text: &str) -> Vec<(String, String)> {
+    const WORDS: &str = "half interleaved linear llama3 yarn listed exact whole forth back yes no log negative softmax \
+                         sigmoid sqrt_softplus logits choice max top2 silu gelu gelu_tanh swish";
+    let mut changed = Vec::new();
+    for (at, _) in text.match_indices(": ") {
+        let key = text[..at].rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+        let rest = &text[at + 2..];
+        let end = if rest.starts_with('[') { rest.find(']').map(|e| e + 1) } else { rest.find([',', ')']) };
+        let Some(end) = end.filter(|_| !key.is_empty()) else { continue };
+        let others: Vec<String> = match rest[..end].parse::<f64>() {
+            Ok(v) => [v + 1.0, v * 2.0, v / 2.0, v - 1.0].map(|v| v.to_string()).into(),
+            Err(_) if rest.starts_with('[') => vec![rest[..end].replacen('[', "[3", 1)],
+            Err(_) => WORDS.split_whitespace().map(str::to_owned).collect(),
+        };
+        let other = |other: &String| format!("{}: {other}{}", &text[..at], &rest[end..]);
+        changed.extend(others.iter().map(|o| (key.to_owned(), other(o))));
+    }
+    changed
+}
+
+/// A canonical text names every attribute: programs whose operations differ in one are not one.
+#[test]
+fn canonical_text_tells_every_attribute_apart() {
+    let (mut all, mut told) = (BTreeSet::new(), BTreeSet::new());
+    for text in accepted_texts() {
+        let own = lift(&text).expect("a program");
+        all.extend(ops(&own).flat_map(|op| op.attrs()).map(|(key, _)| key.to_owned()));
+        for (key, text) in with_other_values(&text) {
+            let Ok(other) = lift(&text) else { continue };
+            if ops(&other).ne(ops(&own)) {
+                assert_ne!(other.canonical(), own.canonical(), "{text}");
+                told.insert(key);
+            }
+        }
+    }
+    // These follow from shapes and from which other attributes there are, so that no program differs in them alone.
+    for key in ["kv_heads", "key_heads", "key_dim", "overlap", "scaling"] {
+        assert!(all.remove(key), "{key}");
+    }
+    assert_eq!(told, all);
 }
 
 fn doc(name: &str) -> String {
@@ -151,7 +222,7 @@ fn the_page_on_the_language_is_true() {
 #[test]
 fn the_page_on_operations_names_each() {
     let page = doc("ops.md");
-    for op in tranship_program::Op::NAMES {
+    for op in Op::NAMES {
         assert!(page.contains(&format!("[`{op}`](#")), "`{op}` is not in the table");
         let heading = page.lines().any(|l| l.starts_with("## ") && l.split(' ').any(|word| word == op));
         assert!(heading, "`{op}` has no section");

@@ -42,7 +42,10 @@ fn number() -> impl Strategy<Value = f64> {
 }
 
 fn bound() -> impl Strategy<Value = Bound> {
-    (any::<bool>(), any::<bool>(), size()).prop_map(|(pos, n, offset)| Bound { pos, n, offset })
+    let back = proptest::option::of(size());
+    let per = proptest::option::of(size().prop_map(|rate| rate.max(1)));
+    let parts = (any::<bool>(), any::<bool>(), prop_oneof![Just(0), size()], back, per);
+    parts.prop_map(|(pos, n, offset, back, per)| Bound { pos, n, offset, back, per })
 }
 
 fn range() -> impl Strategy<Value = Range> {
@@ -50,7 +53,8 @@ fn range() -> impl Strategy<Value = Range> {
 }
 
 fn attr() -> impl Strategy<Value = Attr> {
-    prop_oneof![number().prop_map(Attr::Number), word().prop_map(Attr::Word)]
+    let list = proptest::collection::vec(number(), 1..4).prop_map(Attr::List);
+    prop_oneof![number().prop_map(Attr::Number), word().prop_map(Attr::Word), list]
 }
 
 fn expr() -> impl Strategy<Value = Expr> {
@@ -84,6 +88,8 @@ fn item() -> impl Strategy<Value = Item> {
         proptest::collection::vec(decl(), 1..4).prop_map(Item::Decls),
         (name(), expr()).prop_map(|(name, value)| Item::Let(name, value)),
         (name(), range(), expr()).prop_map(|(name, range, value)| Item::Write(name, range, value)),
+        (name(), word().prop_map(named), range(), expr())
+            .prop_map(|(name, state, range, value)| Item::Update(name, state, range, value)),
         expr().prop_map(|value| Item::Return(Span::default(), value)),
     ]
 }
@@ -145,4 +151,18 @@ fn rows_up_to_the_position_are_not_declared() {
     let line = Line { item: Some(Item::Decls(vec![decl])), comment: None };
     let program = Program { name: "p".into(), params: Vec::new(), comment: None, lines: vec![line] };
     assert_eq!(program.lift().map(|_| ()).map_err(|e| e.rule), Err(Rule::Size));
+}
+
+/// No text divides rows by 0; a tree that does is refused before a shape holds it.
+#[test]
+fn rows_of_no_positions_are_refused() {
+    let text = "program p ctx=4\n  pos : index\n  x : [n, 4]\n  c : [4, 4]\n  c[pos/7 .. (pos+n)/7] = x\n  \
+                return linear(x, silu(c[.. (pos+n)/7]))\n";
+    let mut program = Program::parse(text).expect("a program of the right form");
+    for line in &mut program.lines {
+        if let Some(Item::Write(_, Range { from: Some(from), to: Some(to) }, _)) = &mut line.item {
+            (from.per, to.per) = (Some(0), Some(0));
+        }
+    }
+    assert_eq!(program.lift().map(|_| ()).map_err(|e| e.rule), Err(Rule::RowRange));
 }

@@ -57,17 +57,13 @@ pub(super) fn lift(call: &mut Call<'_>) -> Result<(Op, Shape), ProgramError> {
         call.hold(fits, "k and v as rows [.. pos+n] of kv_heads vectors")?;
     }
     call.hold(k.cols() == kv_heads * head_dim, "k with q's head size")?;
-    call.hold(v.cols() > 0, "v with elements")?;
     if let Dim::After(before) = k.rows() {
         reaches(call, before, window)?;
     }
     if let Some(sinks) = call.optional(3) {
         call.hold(sinks.0.len() == 1 && sinks.fixed_rows() == Some(heads), "sinks [heads]")?;
     }
-    let width = heads.checked_mul(v.cols() / kv_heads);
-    let Some(width) = width else {
-        return call.hold(false, "a result of countable width").map(|()| (Op::Silu, Shape::default()));
-    };
+    let width = heads.saturating_mul(v.cols() / kv_heads);
     Ok((Op::Attend(Attend { heads, kv_heads, scale, window, softcap }), Shape::matrix(Dim::N, width)))
 }
 

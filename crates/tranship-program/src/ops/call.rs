@@ -82,7 +82,7 @@ impl<'a> Call<'a> {
         self.operands.len()
     }
 
-    /// The most positions that there are, as far as the program says.
+    /// The most positions that there are; as good as no bound where the program gives no `ctx`.
     pub(crate) fn ctx(&self) -> u64 {
         self.ctx
     }

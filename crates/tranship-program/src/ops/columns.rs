@@ -42,11 +42,8 @@ pub(super) fn tile(call: &mut Call<'_>) -> Result<(Op, Shape), ProgramError> {
     call.operands(&[("x", Kind::Float)], 0)?;
     let times = call.count("times")?;
     let x = call.shape(0);
-    let width = x.cols().checked_mul(times).filter(|_| x.0.len() >= 2);
-    let Some(width) = width else {
-        return call.hold(false, "x [rows, width]").map(|()| (Op::Silu, Shape::default()));
-    };
-    Ok((Op::Tile(times), Shape::matrix(x.rows(), width)))
+    call.hold(x.0.len() >= 2, "x [rows, width]")?;
+    Ok((Op::Tile(times), Shape::matrix(x.rows(), x.cols().saturating_mul(times))))
 }
 
 /// `join(rows, new)`: rows from before the step, then the step's own: `[before + n, width]`, in the type of the first.

@@ -291,13 +291,20 @@ impl Op {
         matches!(self, Op::Attend(_) | Op::LatentAttend(_) | Op::CompressedAttend(_) | Op::Choose(_))
     }
 
-    /// The weight that activations may meet as 8-bit blocks: the place of the matrix among the operands, if the first
-    /// operand is multiplied with one.
-    pub fn blocks_against(&self) -> Option<usize> {
+    /// Whether the operation takes rows from before the step joined with the step's own: it knows where each stands, and
+    /// leaves out those before the first position.
+    pub fn reaches_back(&self) -> bool {
+        matches!(self, Op::Conv | Op::Attend(_) | Op::Compress(_) | Op::CompressedAttend(_))
+    }
+
+    /// The weights that activations may meet as 8-bit blocks: the places among the operands of the matrices that the
+    /// first operand is multiplied with. They are met so if all of them are block-encoded.
+    pub fn blocks_against(&self) -> &'static [usize] {
         match self {
-            Op::Linear(_) => Some(1),
-            Op::Experts(_) => Some(2),
-            _ => None,
+            Op::Linear(_) => &[1],
+            Op::Experts(op) if op.gated => &[2, 3],
+            Op::Experts(_) => &[2],
+            _ => &[],
         }
     }
 

@@ -4,6 +4,9 @@
 use super::{Call, Op};
 use crate::{Attr, Dim, Kind, ProgramError, Shape};
 
+/// The most streams.
+const MOST: u64 = 64;
+
 /// The attributes of `stream_gates`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamGates {
@@ -39,7 +42,7 @@ impl StreamGates {
         call.operands(&[("h", Kind::Float), ("base", Kind::Float), ("scale", Kind::Float)], 0)?;
         let streams = call.count("streams")?;
         let iterations = call.count_or("iterations", 1)?.unwrap_or(1);
-        call.hold_attrs(streams <= 64 && iterations <= 1000, "at most 64 streams and 1000 iterations")?;
+        call.hold_attrs(streams <= MOST && iterations <= 1000, "at most 64 streams and 1000 iterations")?;
         let eps = call.number("eps", 0.0..=1.0)?;
         let (h, base, scale) = (call.shape(0), call.shape(1), call.shape(2));
         let whole = (2 + streams) * streams;
@@ -59,6 +62,7 @@ impl StreamGates {
 pub(super) fn collapse(call: &mut Call<'_>) -> Result<(Op, Shape), ProgramError> {
     call.operands(&[("x", Kind::Float), ("gates", Kind::Float)], 0)?;
     let streams = call.count("streams")?;
+    call.hold_attrs(streams <= MOST, "at most 64 streams")?;
     let (x, gates) = (call.shape(0), call.shape(1));
     call.hold(x.rows() == Dim::N && x.cols().is_multiple_of(streams), "x [n, streams · hidden]")?;
     call.hold(gates.rows() == Dim::N && gates.cols() >= streams, "gates of each row")?;
@@ -70,6 +74,7 @@ pub(super) fn collapse(call: &mut Call<'_>) -> Result<(Op, Shape), ProgramError>
 pub(super) fn expand(call: &mut Call<'_>) -> Result<(Op, Shape), ProgramError> {
     call.operands(&[("x", Kind::Float), ("y", Kind::Float), ("gates", Kind::Float)], 0)?;
     let streams = call.count("streams")?;
+    call.hold_attrs(streams <= MOST, "at most 64 streams")?;
     let (x, y, gates) = (call.shape(0), call.shape(1), call.shape(2));
     let rows = [x, y, gates].iter().all(|s| s.rows() == Dim::N);
     call.hold(
