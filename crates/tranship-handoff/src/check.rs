@@ -33,7 +33,7 @@ pub(crate) fn all(ours: &Contract, handoff: &Handoff, expect: &Expect<'_>) -> Ve
     }
     for carried in &ours.carried {
         match handoff.tensor(&carried.name) {
-            Some(tensor) => one(carried, tensor, handoff, expect, &mut errors),
+            Some(tensor) => one((carried, ours.ctx), tensor, handoff, expect, &mut errors),
             None => errors.push(HandoffError::Missing { name: carried.name.clone(), layer: carried.layer }),
         }
     }
@@ -81,7 +81,7 @@ fn identity(ours: &Contract, handoff: &Handoff, expect: &Expect<'_>, errors: &mu
 
 /// One tensor: axes by name and size, valid rows, type, and values.
 fn one(
-    ours: &Carried,
+    (ours, ctx): (&Carried, u64),
     tensor: &HandoffTensor,
     handoff: &Handoff,
     expect: &Expect<'_>,
@@ -99,20 +99,25 @@ fn one(
         let (wanted, found) = (theirs.dtype.to_string(), tensor.dtype.to_string());
         errors.push(HandoffError::Manifest { name: name(), wanted, found });
     }
-    let extents = (ours.extent, ours.layer) == (theirs.extent, theirs.layer);
-    if !extents
-        || axes(ours, ours.axes.first().map(|a| a.size)) != axes(theirs, ours.axes.first().map(|a| a.size))
-    {
+    let fit = fits(ours, theirs, (position, ctx));
+    if !fit {
         let describe = |c: &Carried| {
             format!("{} ({}, layer {})", axes(c, c.axes.first().map(|a| a.size)), c.extent, c.layer)
         };
         errors.push(HandoffError::Axes { name: name(), wanted: describe(ours), found: describe(theirs) });
     }
+    // Where the axes have been refused for their rows, the tensor is held to its own manifest: that is one fault.
+    let follows = matches!(ours.extent, Extent::Append | Extent::Compressed { .. });
+    let wanted = if !fit && ours.extent == theirs.extent && !follows {
+        theirs.valid_rows(position)
+    } else {
+        rows_after(ours, theirs, (position, ctx))
+    };
     if tensor.shape.get(1..) != ours.valid_shape(position).get(1..) {
-        let wanted = axes(ours, Some(ours.valid_rows(position)));
+        let wanted = axes(ours, Some(wanted));
         errors.push(HandoffError::Axes { name: name(), wanted, found: format!("{:?}", tensor.shape) });
-    } else if tensor.rows() != rows_after(ours, position) {
-        let (wanted, found) = (rows_after(ours, position), tensor.rows());
+    } else if tensor.rows() != wanted {
+        let found = tensor.rows();
         errors.push(HandoffError::Length { name: name(), wanted, found, position });
     }
     if tensor.shape_bytes() != Some(tensor.bytes().len() as u64) {
@@ -132,16 +137,28 @@ fn one(
     }
 }
 
-/// Rows that a hand-off has after `position` tokens, whatever the contexts of its two ends: one that leaves no room
-/// is refused by its position alone.
-fn rows_after(carried: &Carried, position: u64) -> u64 {
-    carried.extent.valid_rows(
-        position,
-        match carried.extent {
-            Extent::Append => position,
-            _ => carried.rows(),
-        },
-    )
+/// Whether two ends list one tensor, as far as the rows that are valid at a position go: the same layer, extent and
+/// axes, the first of them but for the size where that is each end's own. It is with rows that follow the context, and
+/// with a ring that a context below its window has cut, while both ends keep as many rows at the position.
+fn fits(ours: &Carried, theirs: &Carried, (position, ctx): (u64, u64)) -> bool {
+    let first = match ours.extent {
+        Extent::Append | Extent::Compressed { .. } => true,
+        Extent::Ring => position >= ctx || ours.valid_rows(position) == theirs.valid_rows(position),
+        _ => ours.rows() == theirs.rows(),
+    };
+    let rows = Some(ours.rows());
+    let listed = (ours.extent, ours.layer) == (theirs.extent, theirs.layer);
+    listed && first && axes(ours, rows) == axes(theirs, rows)
+}
+
+/// Rows that a hand-off has after `position` tokens, whatever the contexts of its two ends: a position that leaves no
+/// room here is refused by itself alone.
+fn rows_after(ours: &Carried, theirs: &Carried, (position, ctx): (u64, u64)) -> u64 {
+    match ours.extent {
+        extent @ (Extent::Append | Extent::Compressed { .. }) => extent.valid_rows(position, u64::MAX),
+        Extent::Ring if position >= ctx => theirs.valid_rows(position),
+        _ => ours.valid_rows(position),
+    }
 }
 
 /// Whether a type is one that a policy can keep, so that values come from it and go to it.

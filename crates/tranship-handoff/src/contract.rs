@@ -1,14 +1,15 @@
 //! The contract: what a decode step carries, derived from the model's programs, and who it is good for.
 
-use crate::digest::program_digest;
+use crate::layers::Lifted;
+use crate::listed::Listed;
 use crate::unique::unique;
 use crate::{Handoff, HandoffError, HandoffTensor, Progress, Refusal};
 use serde::{Deserialize, Serialize};
-use std::str::FromStr;
+use std::ops::Range;
 use tranship_ctx::ComputeCtx;
 use tranship_dtype::DType;
-use tranship_model::{Cut, ModelSpec};
-use tranship_program::{Extent, same_state};
+use tranship_model::ModelSpec;
+use tranship_program::Extent;
 
 /// The version of the manifest and of the hand-off file.
 pub const VERSION: u64 = 1;
@@ -32,6 +33,7 @@ pub struct Contract {
 
 /// A carried tensor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Listed", into = "Listed")]
 pub struct Carried {
     /// The tensor's name, as its program and the hand-off file have it.
     pub name: String,
@@ -40,10 +42,8 @@ pub struct Carried {
     /// The axes of the whole tensor, outermost first.
     pub axes: Vec<Axis>,
     /// The element type.
-    #[serde(serialize_with = "write_dtype", deserialize_with = "read_dtype")]
     pub dtype: DType,
     /// Which rows are valid.
-    #[serde(serialize_with = "write_extent", deserialize_with = "read_extent")]
     pub extent: Extent,
 }
 
@@ -104,6 +104,12 @@ impl Carried {
         self.extent.valid_rows(position, self.rows())
     }
 
+    /// The same rows by their logical numbers: of a ring or a frontier the positions that they stand at, of all others
+    /// from 0. A hand-off holds them in this order.
+    pub fn valid(&self, position: u64) -> Range<u64> {
+        self.extent.valid(position, self.rows())
+    }
+
     /// Bytes of `rows` rows; `None` if the size overflows or a row is no whole number of blocks.
     pub fn bytes(&self, rows: u64) -> Option<u64> {
         let row = self.dtype.row_bytes(usize::try_from(self.cols()).ok()?)?;
@@ -131,37 +137,22 @@ impl Contract {
     ///
     /// # Errors
     /// [`HandoffError::Model`] or [`HandoffError::Program`] when the programs cannot be authored or lifted, or when
-    /// a layer's prefill and decode programs carry different tensors.
+    /// a layer's prefill and decode programs carry different tensors; [`HandoffError::Homeless`] when a program takes
+    /// something over from the step before it that is no layer's, or reads what nothing gives it.
     pub fn of(
         spec: &ModelSpec,
         ctx: u64,
         policy: &ComputeCtx,
         weights: Option<String>,
     ) -> Result<Contract, HandoffError> {
-        let mut carried = Vec::new();
-        for layer in 0..spec.layers.len() {
-            let decode = spec.program(Cut::DecodeLayer { layer, ctx })?.lift()?;
-            let prefill = spec.program(Cut::PrefillLayer { layer, ctx })?.lift()?;
-            same_state(&prefill, &decode)?;
-            for tensor in decode.roles().carried() {
-                let axes = tensor.axes.iter().map(|(name, size)| Axis { name: name.clone(), size: *size });
-                carried.push(Carried {
-                    name: tensor.name.clone(),
-                    layer: layer as u64,
-                    axes: axes.collect(),
-                    dtype: policy.carried_dtype(Some(layer as u64), tensor),
-                    extent: tensor.extent,
-                });
-            }
-        }
-        Ok(Contract {
-            version: VERSION,
-            ctx,
-            hidden: spec.hidden,
-            streams: spec.streams,
-            carried,
-            identity: Identity { weights, programs: program_digest(spec)?, policy: policy.numerics() },
-        })
+        let lifted = Lifted::of(spec, ctx)?;
+        let carried = lifted.carried(policy);
+        let programs = lifted.digest(spec)?;
+        let (hidden, streams) = (spec.hidden, spec.streams);
+        let identity = Identity { weights, programs, policy: policy.numerics() };
+        let contract = Contract { version: VERSION, ctx, hidden, streams, carried, identity };
+        contract.valid()?;
+        Ok(contract)
     }
 
     /// The carried tensors of one layer.
@@ -169,7 +160,12 @@ impl Contract {
         self.carried.iter().filter(move |c| c.layer == layer)
     }
 
-    /// Bytes of one sequence's valid rows after `position` tokens; at `ctx`, what a sequence takes in full.
+    /// Bytes of all rows: what a sequence takes of memory, wherever it stands.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.carried.iter().try_fold(0u64, |sum, c| sum.checked_add(c.bytes(c.rows())?))
+    }
+
+    /// Bytes of one sequence's valid rows after `position` tokens: what a hand-off takes.
     pub fn bytes(&self, position: u64) -> Option<u64> {
         self.carried.iter().try_fold(0u64, |sum, c| sum.checked_add(c.bytes(c.valid_rows(position))?))
     }
@@ -219,14 +215,33 @@ impl Contract {
                     carried.dtype
                 )));
             }
-            if carried.extent == Extent::Append && carried.rows() != self.ctx {
-                let (rows, ctx) = (carried.rows(), self.ctx);
-                return Err(HandoffError::Format(format!(
-                    "the manifest gives `{name}` {rows} rows in a `ctx` of {ctx}"
-                )));
-            }
+            self.extent_holds(carried)?;
         }
         Ok(())
+    }
+
+    /// Holds a tensor's rows to its extent: as many as `ctx` positions fill, or as many as a span reaches.
+    fn extent_holds(&self, carried: &Carried) -> Result<(), HandoffError> {
+        let (name, rows, ctx) = (&carried.name, carried.rows(), self.ctx);
+        let wanted = match carried.extent {
+            Extent::Append => (rows != ctx).then(String::new),
+            Extent::Compressed { rate: 0 } | Extent::Frontier { rate: 0, .. } => {
+                return Err(HandoffError::Format(format!("the manifest gives `{name}` a `rate` of 0")));
+            }
+            Extent::Compressed { rate } => {
+                let wanted = (ctx / rate).max(1);
+                (rows != wanted).then(|| format!(", where one for every {rate} positions makes {wanted}"))
+            }
+            Extent::Frontier { rate, keep } => {
+                let reach = keep.saturating_add(rate - 1);
+                (rows < reach).then(|| format!(", where a span of {rate} and {keep} kept reaches {reach}"))
+            }
+            _ => None,
+        };
+        wanted.map_or(Ok(()), |why| {
+            let what = format!("the manifest gives `{name}` {rows} rows in a `ctx` of {ctx}{why}");
+            Err(HandoffError::Format(what))
+        })
     }
 
     /// Makes a hand-off of the rows that are valid after `progress`, and holds it to this contract.
@@ -255,24 +270,4 @@ impl Contract {
         let errors = crate::check::all(self, handoff, expect);
         if errors.is_empty() { Ok(()) } else { Err(Refusal { errors }) }
     }
-}
-
-fn write_dtype<S: serde::Serializer>(dtype: &DType, s: S) -> Result<S::Ok, S::Error> {
-    s.serialize_str(dtype.name())
-}
-
-fn read_dtype<'de, D: serde::Deserializer<'de>>(d: D) -> Result<DType, D::Error> {
-    let name = String::deserialize(d)?;
-    DType::from_str(&name).map_err(serde::de::Error::custom)
-}
-
-fn write_extent<S: serde::Serializer>(extent: &Extent, s: S) -> Result<S::Ok, S::Error> {
-    s.serialize_str(extent.name())
-}
-
-fn read_extent<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Extent, D::Error> {
-    let name = String::deserialize(d)?;
-    let known = [Extent::Append, Extent::Recurrent].into_iter().find(|e| e.name() == name);
-    known
-        .ok_or_else(|| serde::de::Error::custom(format!("`{name}` is no extent: wanted append or recurrent")))
 }

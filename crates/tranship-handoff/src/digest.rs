@@ -1,9 +1,7 @@
 //! Digests of what a state depends on: BLAKE3 in hexadecimal, each under a name of its own.
 
-use crate::HandoffError;
 use blake3::Hasher;
 use tranship_dtype::DType;
-use tranship_model::ModelSpec;
 
 /// Bytes from which hashing is worth several threads.
 const MANY: usize = 1 << 17;
@@ -17,7 +15,8 @@ pub(crate) fn add(hasher: &mut Hasher, bytes: &[u8]) {
     }
 }
 
-fn named(name: &str) -> Hasher {
+/// A digest under a name.
+pub(crate) fn named(name: &str) -> Hasher {
     let mut hasher = Hasher::new();
     hasher.update(name.as_bytes());
     hasher.update(b"\n");
@@ -74,15 +73,4 @@ pub fn weights_digest<'a>(tensors: impl Iterator<Item = (&'a str, DType, &'a [us
         add(&mut hasher, bytes);
     }
     hasher.finalize().to_hex().to_string()
-}
-
-/// The digest of a model's programs: over `tranship programs 1`, a line feed, and their canonical text, in which
-/// neither names nor the context occur.
-///
-/// # Errors
-/// [`HandoffError::Model`] when a program cannot be authored.
-pub fn program_digest(spec: &ModelSpec) -> Result<String, HandoffError> {
-    let mut hasher = named("tranship programs 1");
-    hasher.update(spec.canonical_programs()?.as_bytes());
-    Ok(hasher.finalize().to_hex().to_string())
 }

@@ -4,7 +4,7 @@ use crate::Shown;
 use std::fmt;
 use tranship_dtype::DType;
 use tranship_model::ModelError;
-use tranship_program::ProgramError;
+use tranship_program::{ProgramError, Role};
 
 /// One reason to refuse a hand-off. Each is displayed as a sentence that names the tensor and both sizes; what comes from
 /// the hand-off is in it as [`Shown`] gives it.
@@ -17,6 +17,19 @@ pub enum HandoffError {
     /// A model's programs could not be lifted, or prefill and decode carry different tensors.
     #[error(transparent)]
     Program(#[from] ProgramError),
+    /// A program takes something over from the step before it, or reads what nothing gives it, and it is no layer's
+    /// carried tensor: no hand-off would hold it.
+    #[error(
+        "`{name}` of {program} is {role}: it is no layer's carried tensor, and no hand-off would hold it"
+    )]
+    Homeless {
+        /// The tensor.
+        name: String,
+        /// The program that declares it.
+        program: String,
+        /// What it is there.
+        role: Role,
+    },
     /// A carried tensor is not in the hand-off.
     #[error("`{}` of layer {layer} is missing", Shown(name))]
     Missing {

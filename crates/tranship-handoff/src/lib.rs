@@ -32,11 +32,14 @@ mod digest;
 mod error;
 mod file;
 mod handoff;
+mod layers;
+mod listed;
 mod shown;
 mod unique;
 
 pub use contract::{Axis, Carried, Contract, Conversion, Expect, Identity, VERSION, contract};
-pub use digest::{Progress, program_digest, weights_digest};
+pub use digest::{Progress, weights_digest};
 pub use error::{HandoffError, Refusal};
 pub use handoff::{Handoff, HandoffTensor};
+pub use layers::program_digest;
 pub use shown::Shown;

@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use tranship_ctx::{ComputeCtx, Device};
 use tranship_dtype::DType;
 use tranship_handoff::{Axis, Carried, Contract, HandoffError, Identity, VERSION, contract as reference};
-use tranship_model::ModelSpec;
+use tranship_model::{Cut, Mixer, ModelSpec};
 use tranship_program::Extent;
+use tranship_program::ops::Scaling;
 
 /// The manifest of a configuration, and the bytes of a sequence, held to a snapshot and to arithmetic: layers times
 /// two caches of `[ctx, kv_heads, head_dim]` in F32.
@@ -61,6 +62,54 @@ fn llama_3_1_8b() {
     check("llama-3.1-8b", (32, 8, 128));
 }
 
+/// Every configuration of a family that is known: layers share their programs where they are alike, and the contract is
+/// the one that each layer's own programs say; the digest is that of all programs.
+#[test]
+fn every_layer_is_as_its_own_programs_say() {
+    let mut known = Vec::new();
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/configs");
+    for entry in std::fs::read_dir(folder).expect("the folder is there") {
+        let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
+        let Ok(spec) = ModelSpec::from_config(&config(&format!("configs/{name}"))) else { continue };
+        let ctx = 640;
+        let found = reference(&spec, ctx).expect("a contract");
+        let mut own = Vec::new();
+        for layer in 0..spec.layers.len() {
+            let graph =
+                spec.program(Cut::DecodeLayer { layer, ctx }).expect("a program").lift().expect("it lifts");
+            own.extend(
+                graph.roles().carried().map(|c| (layer as u64, c.name.clone(), c.axes.clone(), c.extent)),
+            );
+        }
+        let axes = |c: &Carried| c.axes.iter().map(|a| (a.name.clone(), a.size)).collect::<Vec<_>>();
+        let of = |c: &Carried| (c.layer, c.name.clone(), axes(c), c.extent);
+        assert_eq!(found.carried.iter().map(of).collect::<Vec<_>>(), own, "{name}");
+        let text = format!("tranship programs 1\n{}", spec.canonical_programs().expect("programs"));
+        assert_eq!(found.identity.programs, blake3::hash(text.as_bytes()).to_hex().as_str(), "{name}");
+        known.push(name);
+    }
+    for name in ["llama-3.1-405b.json", "llama-3.2-1b.json", "smollm2-135m.json"] {
+        assert!(known.iter().any(|k| k == name), "{name} is not among {known:?}");
+    }
+}
+
+/// Rotations that are stretched in long contexts alone: caches of the two are nothing to each other, and the digest keeps
+/// them apart; contexts on one side of the bound are alike.
+#[test]
+fn programs_that_the_context_changes() {
+    let mut spec = ModelSpec::from_config(&config("models/llama_base/config.json")).expect("a model");
+    let programs = |spec: &ModelSpec, ctx: u64| reference(spec, ctx).expect("a contract").identity.programs;
+    let plain = programs(&spec, 300);
+    let Some(Mixer::Attention(attention)) = &mut spec.layers[1].mixer else { panic!("it is attention") };
+    attention.rope.long = Some((200, Scaling::Linear { factor: 8.0 }));
+    let text = format!("tranship programs 1\n{}", spec.canonical_programs().expect("programs"));
+    assert_eq!(programs(&spec, 200), blake3::hash(text.as_bytes()).to_hex().as_str());
+    assert_eq!(programs(&spec, 200), plain, "no program is other there");
+    assert_eq!(programs(&spec, 1), plain);
+    assert_ne!(programs(&spec, 201), plain);
+    assert_eq!(programs(&spec, 201), programs(&spec, 4000));
+}
+
 #[test]
 fn layers_apart() {
     let found = contract(
@@ -104,7 +153,13 @@ fn any_carried() -> impl Strategy<Value = Carried> {
     let dtype =
         prop::sample::select(DType::ALL.into_iter().filter(|d| d.block_len() == 1).collect::<Vec<_>>());
     let axes = prop::collection::vec(("[a-z_\"\\\\é]{0,6}", 1u64..2000), 1..4);
-    let extent = prop::sample::select(vec![Extent::Append, Extent::Recurrent]);
+    let extent = prop_oneof![
+        Just(Extent::Append),
+        Just(Extent::Recurrent),
+        Just(Extent::Ring),
+        (1..=u64::MAX).prop_map(|rate| Extent::Compressed { rate }),
+        (1u64..900, 0u64..900).prop_map(|(rate, keep)| Extent::Frontier { rate, keep }),
+    ];
     (any::<u64>(), axes, dtype, extent).prop_map(|(layer, axes, dtype, extent)| Carried {
         name: String::new(),
         layer,
@@ -126,8 +181,11 @@ proptest! {
         weighed in any::<bool>(),
     ) {
         let named = |(i, mut c): (usize, Carried)| {
-            if c.extent == Extent::Append {
-                c.axes[0].size = ctx;
+            match c.extent {
+                Extent::Append => c.axes[0].size = ctx,
+                Extent::Compressed { rate } => c.axes[0].size = (ctx / rate).max(1),
+                Extent::Frontier { rate, keep } => c.axes[0].size += rate + keep,
+                _ => {}
             }
             Carried { name: format!("t{i}"), ..c }
         };

@@ -140,8 +140,12 @@ fn no_contract() {
     check("no context", ctx, &form("the manifest's contract has a `ctx` of 0"));
     let rows = form("the manifest gives `k1` 11 rows in a `ctx` of 12");
     check("rows of another context", carried(|c| c["axes"][0]["size"] = json!(11)), &rows);
-    let extent = form("its manifest: `ring` is no extent: wanted append or recurrent");
-    check("an extent", carried(|c| c["extent"] = json!("ring")), &extent);
+    let extent = form(
+        "its manifest: `rings` is no extent: wanted one of append, recurrent, ring, compressed, frontier",
+    );
+    check("an extent", carried(|c| c["extent"] = json!("rings")), &extent);
+    let rate = form("its manifest: `k1` is compressed without a `rate`");
+    check("no rate", carried(|c| c["extent"] = json!("compressed")), &rate);
     let dtype = form("its manifest: `f31` is not an element type");
     check("a type", carried(|c| c["dtype"] = json!("f31")), &dtype);
     let policy = parity().with_kv(DType::F8E4M3);

@@ -2,6 +2,7 @@
 
 mod contracts;
 mod draft;
+mod extents;
 mod files;
 mod hostile;
 mod refusals;

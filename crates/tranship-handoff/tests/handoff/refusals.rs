@@ -510,10 +510,16 @@ fn recurrent_memories() {
     let draft = Draft::of(&good(&memory(4)));
     assert_eq!(draft.parts[0].shape, [4, 3, 16]);
     check_draft("as many rows", &End { ours: memory(4), ..end() }, &draft, &[]);
-    let fewer = ["`k0` has 4 rows; 6 are valid after 5 tokens"];
-    check_draft("fewer rows", &End { ours: memory(6), ..end() }, &draft, &fewer);
-    let more = ["`k0` has 4 rows; 3 are valid after 5 tokens"];
-    check_draft("more rows", &End { ours: memory(3), ..end() }, &draft, &more);
+    let axes = |rows: u64| format!("[position {rows}, kv_head 3, head_dim 16] (recurrent, layer 0)");
+    for rows in [3, 6] {
+        let reason = format!("`k0` has axes {}, wanted {}", axes(4), axes(rows));
+        check_draft("other rows", &End { ours: memory(rows), ..end() }, &draft, &[&reason]);
+    }
+    // What its own manifest does not say.
+    let mut cut = draft.clone();
+    cut.cut(3);
+    let reason = "`k0` has 3 rows; 4 are valid after 5 tokens";
+    check_draft("rows cut", &End { ours: memory(4), ..end() }, &cut, &[reason]);
 }
 
 /// What is taken in memory is held to the same, and to what a file cannot do at all.
