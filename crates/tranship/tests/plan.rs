@@ -29,6 +29,29 @@ fn a_bare_configuration_is_counted_to_the_byte() {
     assert_eq!(bytes(&all, Kind::Scratch), 3 * 9 * 1000 * 4);
 }
 
+/// Whatever sources divide a checkpoint among the weights, each byte that is read is counted, and none twice.
+#[test]
+fn weights_are_counted_once() {
+    let mut counted = 0;
+    for entry in std::fs::read_dir(fixture("models")).expect("fixtures are there") {
+        let path = entry.expect("a fixture").path();
+        if !path.is_dir() && path.extension().is_none_or(|e| e != "gguf")
+            || path.to_string_lossy().contains("-00002-of-")
+        {
+            continue;
+        }
+        let model = Model::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let policy = ComputeCtx::parity(Device::of("anywhere"));
+        let all = demands(&model, &policy, &Default::default(), &Load::new(8)).expect("countable");
+        let unused = model.spec().unused(model.checkpoint()).expect("programs");
+        let used = model.checkpoint().tensors().filter(|view| !unused.iter().any(|name| name == view.name()));
+        let used: u64 = used.map(|view| view.source().bytes).sum();
+        assert_eq!(bytes(&all, Kind::Weights), used, "{}", path.display());
+        counted += 1;
+    }
+    assert!(counted >= 15, "only {counted} fixtures were found");
+}
+
 #[test]
 fn activations_are_the_most_rows_that_live_at_once() {
     let model = Model::open(&fixture("models/llama_base")).expect("a model");
