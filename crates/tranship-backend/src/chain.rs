@@ -141,7 +141,7 @@ impl Chain {
 
     /// Holds that the programs fit: each but the first takes one tensor of rows, as wide as what the one before
     /// returns, each returns the step's rows, none reads a tensor that nothing gives a value to, and none needs tokens
-    /// that the chain does not start with. Experts are routed by weights alone.
+    /// that the chain does not start with.
     ///
     /// # Errors
     /// [`BackendError::Chain`], naming the program.
@@ -160,10 +160,6 @@ impl Chain {
                 let what =
                     format!("{named} reads `{}`, which nothing writes or gives: it is no weight", value.name);
                 return fault(what);
-            }
-            if let Some((table, _, _)) = routed_tables(graph).find(|(_, weight, _)| weight.is_none()) {
-                let table = &graph.value(table).name;
-                return fault(format!("{named} routes by `{table}`, which is no weight"));
             }
             let result = graph.value(graph.result);
             if result.shape.rows() != Dim::N || result.kind != Kind::Float {
@@ -220,8 +216,7 @@ fn bind_part(part: &Typed, weights: &dyn Weights) -> Result<Vec<Option<Weight>>,
         let weight = weights.weight(name).ok_or_else(|| BackendError::NoWeight(name.clone()))?;
         bound[id.0] = Some(bind_one(name, weight, part.dtype(id), value)?);
     }
-    for (_, weight, experts) in routed_tables(graph) {
-        let Some((id, name)) = weight else { continue };
+    for (id, name, experts) in routed_tables(graph) {
         if let Some(table) = &bound[id.0] {
             experts_of(name, table, experts)?;
         }
@@ -276,7 +271,9 @@ fn rows_at_position(graph: &Graph, node: &Node) -> Option<usize> {
             match *rows {
                 Rows::UpTo | Rows::New => held,
                 // The last position before one row too many is whole.
-                Rows::UpToPer(rate) | Rows::NewPer(rate) => (held.saturating_add(1)).saturating_mul(rate) - 1,
+                Rows::UpToPer(rate) | Rows::NewPer(rate) => {
+                    (held.saturating_add(1)).saturating_mul(rate.max(1)) - 1
+                }
                 Rows::All | Rows::Before(_) | Rows::Last(_) => return None,
             }
         }

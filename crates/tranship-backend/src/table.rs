@@ -64,11 +64,13 @@ fn whole_numbers(weight: &Weight) -> Option<Vec<i128>> {
     })
 }
 
-/// The tables that a program routes by: the operand, the weight that it is with its name, and the experts.
-pub(crate) fn routed_tables(graph: &Graph) -> impl Iterator<Item = (ValueId, Option<(ValueId, &str)>, u64)> {
+/// The tables that a program routes by: the weight with its name, and the experts. The verifier holds that a table is a
+/// weight.
+pub(crate) fn routed_tables(graph: &Graph) -> impl Iterator<Item = (ValueId, &str, u64)> {
     graph.nodes.iter().filter_map(|node| match &node.action {
         Action::Apply { op: Op::RouteByTable(_), args, out } => {
-            Some((args[2], weight_of(graph, args[2]), graph.value(*out).shape.cols()))
+            let (id, name) = weight_of(graph, args[2])?;
+            Some((id, name, graph.value(*out).shape.cols()))
         }
         _ => None,
     })

@@ -47,6 +47,18 @@ fn linear_reads_weights_as_they_are_stored() {
 }
 
 #[test]
+fn linear_in_groups_is_a_linear_of_each() {
+    let text = "program p\n  x : [n, 4]\n  w : [4, 2] @ \"w\"\n  b : [4] @ \"b\"\n  return linear(x, w, b, groups: 2)\n";
+    let weights = Weights::of(&[
+        ("w", &[4, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]),
+        ("b", &[4], &[0.0, 0.0, 100.0, 0.0]),
+    ]);
+    let y = once(text, &weights, 0, 2, &[1.0, 10.0, -1.0, 1.0, 0.0, 1.0, 2.0, 0.0]);
+    // Outputs 0 and 1 are over inputs 0 and 1, the others over 2 and 3.
+    assert_eq!(y, [21.0, 43.0, 101.0, 1.0, 2.0, 4.0, 110.0, 14.0]);
+}
+
+#[test]
 fn linear_over_blocks_rounds_the_activations_to_blocks() {
     let text = "program p\n  x : [n, 64]\n  w : [3, 64] @ \"w\"\n  return linear(x, w)\n";
     let weights = Weights::random(2, &[("w", &[3, 64])]).stored(DType::Q4_0);
@@ -143,10 +155,13 @@ fn check_rope(attributes: &str, op: &Rope, divisors: Option<&[f32]>, heads: usiz
                         RopeStyle::Half => (j, j + pairs),
                         RopeStyle::Interleaved => (2 * j, 2 * j + 1),
                     };
-                    let (a, b) = (row * width + head * dim + a, row * width + head * dim + b);
+                    let start = row * width + head * dim + op.skip as usize;
+                    let (a, b) = (start + a, start + b);
                     // (a + ib) · m·e^(iθ), by polar form.
                     let radius = wanted[a].hypot(wanted[b]) * op.magnitude();
-                    let angle = wanted[b].atan2(wanted[a]) + (position + row) as f64 * frequency;
+                    let at = (position + row).saturating_sub(op.back as usize) as f64;
+                    let turn = if op.inverse { -at * frequency } else { at * frequency };
+                    let angle = wanted[b].atan2(wanted[a]) + turn;
                     (wanted[a], wanted[b]) = (radius * angle.cos(), radius * angle.sin());
                 }
             }
@@ -173,11 +188,14 @@ fn independent_frequencies(op: &Rope) -> Vec<f64> {
                 let kept = ((cycles - low) / (high - low)).clamp(0.0, 1.0);
                 plain * (kept + (1.0 - kept) / factor)
             }
-            Scaling::Yarn { factor, original, beta_fast, beta_slow, .. } => {
+            Scaling::Listed { ref divisors, .. } => plain / divisors[j],
+            Scaling::Yarn { factor, original, beta_fast, beta_slow, whole, .. } => {
                 // The pair whose rotations over the original context are `beta`, as a real number: solve
                 // original / (2π theta^(j / half)) = beta for j.
                 let pair = |beta: f64| half as f64 * (original / (turn * beta)).log(op.theta);
-                let (first, last) = (pair(beta_fast).floor().max(0.0), pair(beta_slow).ceil());
+                let (first, last) = (pair(beta_fast), pair(beta_slow));
+                let (first, last) = if whole { (first.floor(), last.ceil()) } else { (first, last) };
+                let first = first.max(0.0);
                 let last = last.min(op.dims as f64 - 1.0);
                 let stretched = ((j as f64 - first) / (last - first)).clamp(0.0, 1.0);
                 plain * (1.0 - stretched) + plain / factor * stretched
@@ -187,9 +205,32 @@ fn independent_frequencies(op: &Rope) -> Vec<f64> {
     (0..half).map(one).collect()
 }
 
+fn plain_rope(heads: u64, dims: u64, theta: f64, style: RopeStyle, scaling: Scaling) -> Rope {
+    Rope { heads, dims, theta, style, scaling, skip: 0, back: 0, inverse: false }
+}
+
+#[test]
+fn rope_skips_stands_back_and_turns_back() {
+    let op = plain_rope(2, 4, 1e3, RopeStyle::Half, Scaling::None);
+    let attributes = "dims: 4, theta: 1e3, style: half";
+    check_rope(&format!("{attributes}, skip: 6"), &Rope { skip: 6, ..op.clone() }, None, 2, 10);
+    // Positions below 0 count as 0: row 0 and 1 of the step at 0 stand there both.
+    check_rope(&format!("{attributes}, back: 3"), &Rope { back: 3, ..op.clone() }, None, 2, 4);
+    check_rope(&format!("{attributes}, turn: back"), &Rope { inverse: true, ..op.clone() }, None, 2, 4);
+    let (scaling, style) =
+        (Scaling::Listed { divisors: vec![2.0, 0.25], magnitude: 1.5 }, RopeStyle::Interleaved);
+    check_rope(
+        "dims: 4, theta: 1e3, style: interleaved, scaling: listed, divisors: [2, 0.25], magnitude: 1.5, skip: 1, back: 70, turn: back",
+        &Rope { skip: 1, back: 70, inverse: true, style, scaling, ..op },
+        None,
+        2,
+        5,
+    );
+}
+
 #[test]
 fn rope_turns_pairs_by_the_position() {
-    let rope = |dims, theta, style, scaling| Rope { heads: 2, dims, theta, style, scaling };
+    let rope = |dims, theta, style, scaling| plain_rope(2, dims, theta, style, scaling);
     for (style, name) in [(RopeStyle::Half, "half"), (RopeStyle::Interleaved, "interleaved")] {
         let op = rope(8, 1e4, style, Scaling::None);
         check_rope(&format!("dims: 8, theta: 1e4, style: {name}"), &op, None, 2, 8);
@@ -209,8 +250,14 @@ fn rope_turns_pairs_by_the_position() {
         2,
         16,
     );
-    let scaling =
-        Scaling::Yarn { factor: 4.0, original: 64.0, beta_fast: 4.0, beta_slow: 1.0, magnitude: 1.1386 };
+    let scaling = Scaling::Yarn {
+        factor: 4.0,
+        original: 64.0,
+        beta_fast: 4.0,
+        beta_slow: 1.0,
+        magnitude: 1.1386,
+        whole: true,
+    };
     check_rope(
         "dims: 32, theta: 1e4, style: half, scaling: yarn, factor: 4, original: 64, beta_fast: 4, beta_slow: 1, magnitude: 1.1386",
         &rope(32, 1e4, RopeStyle::Half, scaling),
@@ -232,13 +279,19 @@ fn a_quarter_turn_by_hand() {
 fn every_branch_of_the_scalings_is_taken() {
     // Llama 3.1's own numbers: high frequencies stay, low ones go by the factor, some lie between.
     let scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 };
-    let op = Rope { heads: 1, dims: 128, theta: 5e5, style: RopeStyle::Half, scaling };
+    let op = plain_rope(1, 128, 5e5, RopeStyle::Half, scaling);
     let plain = Rope { scaling: Scaling::None, ..op.clone() }.frequencies();
     let ratio: Vec<f64> = op.frequencies().iter().zip(&plain).map(|(s, p)| p / s).collect();
     assert_eq!((ratio[0], ratio[63]), (1.0, 8.0));
     assert!(ratio.iter().any(|r| *r > 1.1 && *r < 7.9) && ratio.is_sorted());
-    let scaling =
-        Scaling::Yarn { factor: 4.0, original: 4096.0, beta_fast: 32.0, beta_slow: 1.0, magnitude: 1.25 };
+    let scaling = Scaling::Yarn {
+        factor: 4.0,
+        original: 4096.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        magnitude: 1.25,
+        whole: true,
+    };
     let op = Rope { scaling, theta: 1e4, ..op };
     let plain = Rope { scaling: Scaling::None, ..op.clone() }.frequencies();
     let ratio: Vec<f64> = op.frequencies().iter().zip(&plain).map(|(s, p)| p / s).collect();

@@ -22,10 +22,26 @@ program decode layer=0 ctx=6
 const WIDE: &str = "program p\n  x : [n, 5]\n  return silu(x)\n";
 const TWO: &str = "program p\n  x : [n, 4]\n  y : [n, 4]\n  return x + y\n";
 const FROZEN: &str = "program p\n  x : [n, 4]\n  f : [3, 4]\n  return linear(x, f)\n";
+const HASHED: &str = "
+program decode layer=0
+  x      : [n, 4]
+  tokens : index [n]
+  w      : [3, 4] @ \"w\"
+  table  : [7, 2] @ \"table\"
+  return route_by_table(x, w, table, tokens, top_k: 2, score: sigmoid)
+";
 const LINEAR: &str = "program p\n  x : [n, 4]\n  w : [3, 4] @ \"w\"\n  return linear(x, w)\n";
 
 fn weights() -> Weights {
-    Weights::random(1, &[("t", &[9, 4]), ("w", &[3, 4])])
+    let mut weights = Weights::random(1, &[("t", &[9, 4]), ("w", &[3, 4])]);
+    weights.0.push(("table", table(&[0, 1, 2, 0, 1, 2, 1, 0, 2, 1, 0, 2, 0, 1])));
+    weights
+}
+
+/// A table of two experts for each of 7 tokens, of whole numbers.
+fn table(experts: &[i64]) -> Tensor {
+    let bytes: Vec<u8> = experts.iter().flat_map(|e| e.to_le_bytes()).collect();
+    Tensor::new(DType::I64, &[experts.len() / 2, 2], &bytes).unwrap()
 }
 
 #[test]
@@ -39,6 +55,8 @@ fn programs_that_do_not_fit_are_named() {
         (&[TWO], "program 0 (`p`) takes other than one tensor of rows, or tokens at the start"),
         (&[FROZEN], "program 0 (`p`) reads `f`, which nothing writes or gives: it is no weight"),
         (&[EMBED, EMBED], "program 1 (`embed`) takes other than one tensor of rows, or tokens at the start"),
+        (&[HASHED], "program 0 (`decode`) needs tokens, and the chain starts with rows"),
+        (&[CACHE, HASHED], "program 1 (`decode`) needs tokens, and the chain starts with rows"),
         (&[CACHE, TWO], "program 1 (`p`) takes other than one tensor of rows, or tokens at the start"),
     ] {
         assert_eq!(refused(texts), format!("{WHY}{wanted}"));
@@ -46,13 +64,22 @@ fn programs_that_do_not_fit_are_named() {
         assert_eq!(error.to_string(), format!("{WHY}{wanted}"), "compiling says the same");
     }
     chain(&[EMBED, CACHE, CACHE, LINEAR], &weights(), &parity()).check().unwrap();
+    chain(&[EMBED, CACHE, HASHED], &weights(), &parity()).check().unwrap();
 }
 
 #[test]
 fn a_chain_knows_its_sizes() {
     let whole = chain(&[EMBED, CACHE, LINEAR], &weights(), &parity());
     assert_eq!((whole.vocab(), whole.ctx(), whole.width_in(), whole.width_out()), (Some(9), Some(6), 0, 3));
+    let hashed = chain(&[EMBED, CACHE, HASHED], &weights(), &parity());
+    assert!(hashed.starts_with_tokens());
+    assert_eq!(
+        (hashed.vocab(), hashed.limits().vocab),
+        (Some(7), Some(7)),
+        "every table has a row for a token"
+    );
     let rows = chain(&[LINEAR], &weights(), &parity());
+    assert!(!rows.starts_with_tokens());
     assert_eq!((rows.vocab(), rows.ctx(), rows.width_in(), rows.width_out()), (None, None, 4, 3));
     let other = CACHE.replace("ctx=6", "ctx=5").replace("[6, 4]", "[5, 4]");
     let two = chain(&[CACHE, &other], &weights(), &parity());
@@ -142,6 +169,80 @@ fn a_weight_is_the_same_in_pieces() {
     assert_eq!(outputs(&[3, 4], 16), wanted);
     assert_eq!(outputs(&[3, 1, 4], 48), wanted);
     assert_eq!(outputs(&[1, 3, 4, 1], 16), wanted);
+}
+
+#[test]
+fn a_table_lists_experts_that_there_are() {
+    let refused = |table: Tensor| {
+        let mut weights = weights();
+        weights.0.retain(|(name, _)| *name != "table");
+        weights.0.push(("table", table));
+        try_compile(&[EMBED, HASHED], &weights, &parity()).err().map(|e| e.to_string())
+    };
+    let good = [0i64, 1, 2, 0, 1, 2, 1, 0, 2, 1, 0, 2, 0, 1];
+    let with = |at: usize, expert: i64| {
+        let mut listed = good;
+        listed[at] = expert;
+        table(&listed)
+    };
+    let message = |row: usize, found: &str| {
+        Some(format!("weight \"table\" lists {found} in row {row}, wanted experts from 0 to 2"))
+    };
+    assert_eq!(refused(table(&good)), None);
+    assert_eq!(refused(with(5, 3)), message(2, "3"));
+    assert_eq!(refused(with(13, -1)), message(6, "-1"));
+    assert_eq!(refused(with(0, 1 << 40)), message(0, "1099511627776"));
+    let floats = |last: f32| {
+        let mut values: Vec<f32> = good.iter().map(|e| *e as f32).collect();
+        values[13] = last;
+        Tensor::from_f32(&[7, 2], &values).unwrap()
+    };
+    assert_eq!(refused(floats(2.0)), None, "of a real type too");
+    for (value, found) in [(3.0, "3"), (0.5, "0.5"), (-1.0, "-1"), (f32::NAN, "NaN")] {
+        assert_eq!(refused(floats(value)), message(6, found));
+    }
+    assert_eq!(refused(floats(2.0).cast(DType::F16).unwrap()), None);
+}
+
+#[test]
+fn rows_that_end_the_context() {
+    let compressed = "
+program decode ctx=14
+  x   : [n, 2]
+  pos : index
+  c   : [3, 2]
+  k   : [2, 2]
+  s   : [1] @ \"s\"
+  c[pos/4 .. (pos+n)/4] = silu(x)
+  kk = join(k[pos-2 .. pos], x)
+  k[pos+n-2 .. pos+n] = x
+  return compressed_attend(x, kk, c[.. (pos+n)/4], s, heads: 1, scale: 1, window: 3, rate: 4)
+";
+    let weights = Weights::of(&[("s", &[1], &[0.0])]);
+    // Three rows are full after 12 positions, and the fourth is not begun with before 15.
+    let one = chain(&[compressed], &weights, &parity());
+    assert_eq!(one.ctx(), Some(15));
+    let extents: Vec<_> = one.carried().iter().map(|c| (c.name.clone(), c.extent.to_string())).collect();
+    assert_eq!(extents, [("c".into(), "compressed 1:4".to_owned()), ("k".into(), "ring".to_owned())]);
+    // A ring without rows for each position ends none, unless attention wants all of them.
+    let ring = "
+program decode ctx=6
+  x   : [n, 2]
+  pos : index
+  k   : [5, 2]
+  kk = join(k[pos-5 .. pos], x)
+  k[pos+n-5 .. pos+n] = x
+  return attend(x, kk, kk, heads: 1, kv_heads: 1, scale: 1WINDOW)
+";
+    let ctx = |window: &str| chain(&[&ring.replace("WINDOW", window)], &weights, &parity()).ctx();
+    assert!(
+        Program::parse(&ring.replace("WINDOW", "")).unwrap().lift().is_err(),
+        "5 rows reach back 5, not 6"
+    );
+    let longer = ring.replace("[5, 2]", "[6, 2]").replace("-5 ..", "-6 ..");
+    assert_eq!(chain(&[&longer.replace("WINDOW", "")], &weights, &parity()).ctx(), Some(7));
+    assert_eq!(chain(&[&longer.replace("WINDOW", ", window: 7")], &weights, &parity()).ctx(), None);
+    assert_eq!(ctx(", window: 6"), None);
 }
 
 fn batch(step: &mut dyn Step, segments: &[(usize, usize)], input: Input) -> Result<(), BackendError> {

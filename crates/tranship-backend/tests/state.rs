@@ -157,6 +157,30 @@ fn the_edge_of_a_state_takes_whole_rows_within_it() {
 }
 
 #[test]
+fn a_ring_is_addressed_by_positions() {
+    for extent in [Extent::Ring, Extent::Frontier { rate: 4, keep: 0 }] {
+        let mut state = RowState::new(vec![CarriedSpec { extent, ..spec(3, 1, DType::F16) }]).unwrap();
+        state.write(0, 5, &[5, 5, 6, 6, 7, 7]).unwrap();
+        assert_eq!(state.buffer(0), [6, 6, 7, 7, 5, 5], "position p in slot p % 3");
+        assert_eq!(state.read(0, 5..8).unwrap(), [5, 5, 6, 6, 7, 7]);
+        assert_eq!(state.read(0, 6..8).unwrap(), [6, 6, 7, 7]);
+        state.write(0, 8, &[8, 8]).unwrap();
+        assert_eq!(state.read(0, 6..9).unwrap(), [6, 6, 7, 7, 8, 8], "the oldest made room");
+        assert_eq!(state.read(0, 100..100).unwrap(), []);
+        let before = state.buffer(0).to_vec();
+        for (result, wanted) in [
+            (state.read(0, 5..9).map(|_| ()), "rows 5..9 of a ring of 3 are asked for"),
+            (state.write(0, 1, &[0; 8]), "rows 1..5 of a ring of 3 are asked for"),
+            (state.write(0, usize::MAX, &[0; 4]), "rows from 18446744073709551615 on are not countable"),
+            (state.write(0, 1, &[0; 3]), "3 bytes are no whole number of rows of 2 bytes"),
+        ] {
+            assert_eq!(result.unwrap_err().to_string(), format!("carried tensor k: {wanted}"));
+        }
+        assert_eq!(state.buffer(0), before, "what is refused writes nothing");
+    }
+}
+
+#[test]
 fn a_state_that_cannot_be_is_refused() {
     for (rows, cols, dtype) in
         [(usize::MAX, 2, DType::F32), (1, 31, DType::Q8_0), (usize::MAX / 8, 4, DType::F16)]

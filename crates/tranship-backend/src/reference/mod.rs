@@ -47,19 +47,7 @@ impl Reference {
     pub fn new() -> Reference {
         const FLOATS: DTypeSet =
             DTypeSet::of(&[DType::F8E4M3, DType::F8E5M2, DType::F16, DType::BF16, DType::F32]);
-        // Tables that route are of whole numbers.
-        const WHOLE: DTypeSet = DTypeSet::of(&[
-            DType::U8,
-            DType::U16,
-            DType::U32,
-            DType::U64,
-            DType::I8,
-            DType::I16,
-            DType::I32,
-            DType::I64,
-        ]);
-        let weights = Accepts::default().weights.union(WHOLE);
-        let accepts = Accepts { compute: FLOATS, kv: FLOATS, state: FLOATS, weights, ..Accepts::default() };
+        let accepts = Accepts { compute: FLOATS, kv: FLOATS, state: FLOATS, ..Accepts::default() };
         let description = "plain loops, sums in F64, one thread".into();
         Reference { caps: Caps { description, accepts, memory_bytes: None, reads_mapped: true } }
     }

@@ -106,7 +106,7 @@ impl<'a> Run<'a> {
             Dim::N => self.rows,
             Dim::PosN => self.position + self.rows,
             Dim::After(before) => whole(before).saturating_add(self.rows),
-            Dim::Per(rate) => (self.position + self.rows) / whole(rate),
+            Dim::Per(rate) => (self.position + self.rows) / whole(rate.max(1)),
         }
     }
 
@@ -121,7 +121,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Rounds a value to its dtype. Whole numbers of a weight that is moved stay what they are.
+    /// Rounds a value to its dtype. Whole numbers, as of a table whose rows are gathered, stay what they are.
     fn round(&self, id: ValueId, values: &mut [f32]) -> Result<(), BackendError> {
         let dtype = self.part.typed.dtype(id);
         if !dtype.is_real() {
