@@ -38,6 +38,7 @@ mod model;
 mod sequence;
 mod session;
 mod sources;
+mod transfer;
 
 pub use chains::{Phase, Section, chain};
 pub use error::SessionError;

@@ -1,14 +1,13 @@
 //! A session: one model on one backend under one policy, compiled once.
 
 use crate::chains::{Phase, Section, chain};
-use crate::{Model, Rows, Sequence, SessionError};
+use crate::{Model, Rows, Sequence, SessionError, transfer};
 use std::borrow::Cow;
 use std::sync::Arc;
 use tranship_backend::{Backend, BackendError, Chain, Input, Outputs, Segment, Step};
 use tranship_ctx::ComputeCtx;
-use tranship_handoff::{Contract, Expect, Handoff, HandoffTensor, Progress};
+use tranship_handoff::{Contract, Expect, Handoff, Progress};
 use tranship_model::MAX_CTX;
-use tranship_tensor::Tensor;
 
 /// How a session is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,13 +174,7 @@ impl Session {
             return Err(SessionError::Incomplete);
         }
         let contract = self.contract();
-        let position = sequence.progress.position;
-        let mut tensors = Vec::with_capacity(contract.carried.len());
-        for (i, carried) in contract.carried.iter().enumerate() {
-            let bytes = sequence.state.read(i, 0..carried.valid_rows(position) as usize)?;
-            let shape = carried.valid_shape(position);
-            tensors.push(HandoffTensor::new(carried.name.clone(), carried.dtype, shape, bytes));
-        }
+        let tensors = transfer::read(sequence.state.as_ref(), &contract, sequence.progress.position)?;
         Ok(contract.take(Progress { next_token, ..sequence.progress }, tensors)?)
     }
 
@@ -194,18 +187,7 @@ impl Session {
         let vocab = Some(self.model.spec().vocab);
         contract.check_for(handoff, &Expect { vocab, ..*expect })?;
         let mut sequence = self.sequence()?;
-        for (i, carried) in contract.carried.iter().enumerate() {
-            let Some(tensor) = handoff.tensor(&carried.name) else { continue };
-            if tensor.dtype == carried.dtype {
-                sequence.state.write(i, 0, tensor.bytes())?;
-                continue;
-            }
-            let shape: Vec<usize> = tensor.shape.iter().map(|&s| s as usize).collect();
-            let held =
-                Tensor::new(tensor.dtype, &shape, tensor.bytes()).map_err(tranship_ctx::CtxError::from)?;
-            let to = ComputeCtx::new(carried.dtype, self.policy.device.clone());
-            sequence.state.write(i, 0, to.to_kv(&held)?.bytes())?;
-        }
+        transfer::write(sequence.state.as_mut(), &contract, handoff, &self.policy)?;
         sequence.progress = handoff.progress()?;
         Ok(sequence)
     }

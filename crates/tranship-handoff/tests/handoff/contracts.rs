@@ -101,7 +101,8 @@ fn programs_that_the_context_changes() {
     let programs = |spec: &ModelSpec, ctx: u64| reference(spec, ctx).expect("a contract").identity.programs;
     let plain = programs(&spec, 300);
     let Some(Mixer::Attention(attention)) = &mut spec.layers[1].mixer else { panic!("it is attention") };
-    attention.rope.long = Some((200, Scaling::Linear { factor: 8.0 }));
+    let rope = attention.rope.as_mut().expect("it rotates");
+    rope.long = Some((200, Scaling::Linear { factor: 8.0 }));
     let text = format!("tranship programs 1\n{}", spec.canonical_programs().expect("programs"));
     assert_eq!(programs(&spec, 200), blake3::hash(text.as_bytes()).to_hex().as_str());
     assert_eq!(programs(&spec, 200), plain, "no program is other there");
