@@ -113,6 +113,22 @@ program p
             wanted.extend(row);
         }
         close(&found, &wanted);
+        // The same in two programs: the second gets the chain's tokens beside its rows.
+        let (embed, routed) = (
+            "program embed\n  tokens : index [n]\n  t : [4, 3] @ \"t\"\n  return gather(t, tokens)\n",
+            text.replace("  t      : [4, 3] @ \"t\"", "  x      : [n, 3]").replace("gather(t, tokens)", "x"),
+        );
+        let mut step = compile(&[embed, &routed], &weights, &parity());
+        for splits in [&[3][..], &[1, 2], &[2, 1]] {
+            let mut state = step.new_state().unwrap();
+            let (mut parts, mut first) = (Vec::new(), 0);
+            for rows in splits {
+                let input = Input::Tokens(&tokens[first..first + rows]);
+                parts.extend(run(step.as_mut(), state.as_mut(), first, *rows, input));
+                first += rows;
+            }
+            assert_eq!(bits(&parts), bits(&found));
+        }
     }
 }
 

@@ -53,11 +53,9 @@ impl<'a> Run<'a> {
             self.round(id, &mut input)?;
             self.values[id.0] = Some(Arc::new(input));
         }
+        graph.nodes.iter().filter_map(|n| n.action.out()).try_for_each(|out| self.hold_memory(out))?;
         self.make_scratch()?;
         for node in &graph.nodes {
-            if let Some(out) = node.action.out() {
-                self.hold_memory(out)?;
-            }
             match &node.action {
                 Action::Read { tensor, rows, out } => {
                     self.values[out.0] = Some(Arc::new(self.read(*tensor, *rows)?));
@@ -110,7 +108,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Refuses a value that there is no memory for, before it is computed.
+    /// Refuses a value that there is no memory for, before anything is computed.
     fn hold_memory(&self, id: ValueId) -> Result<(), BackendError> {
         let elements = self.rows_of(id).checked_mul(self.cols(id));
         let room = |elements| Vec::<f32>::new().try_reserve_exact(elements).ok();
