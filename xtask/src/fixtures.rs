@@ -8,13 +8,21 @@ use std::process::Command;
 pub const MOST_BYTES: u64 = 400 * 1000;
 
 /// Folders of fixtures, with the fewest files that each holds.
-const FOLDERS: [(&str, usize); 6] =
-    [("configs", 4), ("dtype", 16), ("models", 16), ("real", 3), ("scripts", 5), ("text", 1)];
+const FOLDERS: [(&str, usize); 7] = [
+    ("configs", 4),
+    ("dtype", 16),
+    ("families", 33),
+    ("models", 16),
+    ("real", 3),
+    ("scripts", 5),
+    ("text", 1),
+];
 
 /// A script with its arguments; `{}` stands for the folder of the fixtures.
-const SCRIPTS: [(&str, &[&str]); 4] = [
+const SCRIPTS: [(&str, &[&str]); 5] = [
     ("dequant.py", &["{}/dtype"]),
     ("llama_family.py", &["{}/models"]),
+    ("families.py", &["{}/families"]),
     ("gguf_models.py", &["{}/models"]),
     ("demo_model.py", &["{}/text/page.txt", "{}/models"]),
 ];
@@ -136,7 +144,7 @@ mod tests {
                 std::fs::write(path.join(i.to_string()), "").expect("a file");
             }
         }
-        assert_eq!(check(folder.path()).expect("all are there"), 45);
+        assert_eq!(check(folder.path()).expect("all are there"), 78);
         let large = folder.path().join("text/0");
         std::fs::write(&large, vec![0; MOST_BYTES as usize]).expect("a file");
         assert!(check(folder.path()).is_err_and(|e| e.to_string().contains("less than 400000 bytes")));
