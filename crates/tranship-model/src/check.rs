@@ -65,14 +65,16 @@ impl ModelSpec {
     }
 
     /// All programs, lifted at `ctx = 1` and freed of names: the text whose digest identifies what a model computes.
-    /// Its parts are the embedding, each layer's prefill and decode, and the head. See the crate's page for what it
-    /// tells apart.
+    /// Its parts are the embedding, each layer's prefill and decode, and the head; of a model whose frequencies are
+    /// other ones in long contexts, then all once more at the shortest of these. See the crate's page for what it tells
+    /// apart.
     ///
     /// # Errors
     /// As [`ModelSpec::program`].
     pub fn canonical_programs(&self) -> Result<String, ModelError> {
         let mut text = String::new();
-        for cut in self.cuts(1) {
+        let long = self.long_contexts().into_iter().map(|from| from.saturating_add(1).min(crate::MAX_CTX));
+        for cut in std::iter::once(1).chain(long).flat_map(|ctx| self.cuts(ctx)) {
             let lifted = self.program(cut)?.lift();
             let graph = lifted.map_err(|source| ModelError::Program { cut, source })?;
             let _ = write!(text, "{cut}\n{}", graph.canonical());

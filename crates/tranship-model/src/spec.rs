@@ -1,6 +1,7 @@
 //! A model as data: sizes, and what each layer is made of. No tensor, no policy, no device.
 
 use crate::{ModelError, Names, families};
+use std::collections::BTreeSet;
 use std::fmt;
 use tranship_dtype::DType;
 use tranship_program::ops::{DecayForm, RopeStyle, Route, Scaling};
@@ -352,7 +353,8 @@ pub struct RopeSpec {
     pub style: RopeStyle,
     /// How frequencies are stretched.
     pub scaling: Scaling,
-    /// How they are stretched in contexts longer than a number of positions, where that differs.
+    /// How they are stretched in contexts longer than a number of positions, where that differs. It is the context that
+    /// a session is opened with which counts, from its first position on: a cache is of one kind.
     pub long: Option<(u64, Scaling)>,
     /// Whether the checkpoint holds divisors of the frequencies ([`crate::Part::RopeDivisors`]).
     pub divisors: bool,
@@ -479,17 +481,38 @@ impl ModelSpec {
     pub fn of(checkpoint: &Checkpoint) -> Result<ModelSpec, ModelError> {
         match (checkpoint.format(), checkpoint.config()) {
             (Format::Gguf, _) => families::from_gguf(checkpoint),
-            (_, Some(config)) => ModelSpec::from_config(config),
+            (_, Some(config)) => {
+                families::readable(config)?;
+                ModelSpec::from_config(config)
+            }
             (_, None) => Err(ModelError::NoConfig { path: checkpoint.path().to_owned() }),
         }
     }
 
-    /// The spec of a Hugging Face `config.json`.
+    /// The spec of a Hugging Face `config.json`. Matrices may be declared to be in FP8 with scales, which
+    /// [`ModelSpec::of`] refuses: the model is the same, and can be planned for.
     ///
     /// # Errors
     /// Of the key that is missing, malformed, out of range or not supported.
     pub fn from_config(config: &serde_json::Value) -> Result<ModelSpec, ModelError> {
         families::from_config(config)
+    }
+
+    /// What tells sessions of the same programs apart whose contexts are of `ctx` positions: `rope=short` or
+    /// `rope=long`, of models whose frequencies are other ones in long contexts ([`RopeSpec::long`]). A cache that was
+    /// filled under one is nothing to the other.
+    pub fn identity_note(&self, ctx: u64) -> Option<&'static str> {
+        let from = self.long_contexts().into_iter().next()?;
+        Some(if ctx > from { "rope=long" } else { "rope=short" })
+    }
+
+    /// The lengths of context beyond which frequencies of some layer are other ones.
+    pub(crate) fn long_contexts(&self) -> BTreeSet<u64> {
+        let from = |layer: &LayerSpec| match &layer.mixer {
+            Some(Mixer::Attention(Attention { rope: Some(rope), .. })) => rope.long.as_ref().map(|l| l.0),
+            _ => None,
+        };
+        self.layers.iter().filter_map(from).collect()
     }
 
     /// The element type of weights where no checkpoint says it: the one that the configuration declares, else F32.

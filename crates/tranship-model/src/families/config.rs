@@ -1,6 +1,6 @@
 //! Reading a Hugging Face `config.json`: keys by type, with errors that name key, wanted and found.
 
-use super::{real, value, whole};
+use super::{real, unsupported, value, whole};
 use crate::ModelError;
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
@@ -98,6 +98,56 @@ impl<'a> Config<'a> {
 
     pub fn flag_or(&self, key: &str, absent: bool) -> Result<bool, ModelError> {
         Ok(self.typed(key, "true or false", Value::as_bool)?.unwrap_or(absent))
+    }
+
+    /// The elements of a list, each read by `read`.
+    fn list<T>(
+        &self,
+        key: &str,
+        wanted: &str,
+        read: impl Fn(&str, &'a Value) -> Result<T, ModelError>,
+    ) -> Result<Option<Vec<T>>, ModelError> {
+        let Some(items) = self.typed(key, wanted, Value::as_array)? else { return Ok(None) };
+        let read = |(i, item)| read(&format!("{}[{i}]", self.path(key)), item);
+        items.iter().enumerate().map(read).collect::<Result<_, _>>().map(Some)
+    }
+
+    pub fn wholes_or(&self, key: &str, range: &RangeInclusive<u64>) -> Result<Option<Vec<u64>>, ModelError> {
+        self.list(key, "a list of whole numbers", |key, item| {
+            let found = item.as_u64().ok_or_else(|| value(key, "a whole number", kind(item)))?;
+            whole(key, found, range)
+        })
+    }
+
+    pub fn reals(&self, key: &str, range: &RangeInclusive<f64>) -> Result<Vec<f64>, ModelError> {
+        let found = self.list(key, "a list of numbers", |key, item| {
+            let found = item.as_f64().ok_or_else(|| value(key, "a number", kind(item)))?;
+            real(key, found, range)
+        });
+        self.needed(key, "a list of numbers", found?)
+    }
+
+    pub fn texts_or(&self, key: &str) -> Result<Option<Vec<&'a str>>, ModelError> {
+        let text = |key: &str, item: &'a Value| item.as_str().ok_or_else(|| value(key, "a text", kind(item)));
+        self.list(key, "a list of texts", text)
+    }
+
+    /// Holds that the key is written, if only as `null`: of keys for which an absent one means something else.
+    pub fn stated(&self, key: &str, wanted: &str) -> Result<(), ModelError> {
+        self.needed(key, wanted, self.is_written(key).then_some(()))
+    }
+
+    /// Holds that the key is absent, or has the one value that programs are written for.
+    pub fn only(&self, key: &str, supported: impl Into<Value>) -> Result<(), ModelError> {
+        let supported = supported.into();
+        match self.get(key) {
+            Some(found)
+                if *found != supported && found.as_f64().is_none_or(|f| Some(f) != supported.as_f64()) =>
+            {
+                Err(unsupported(self.path(key), kind(found), kind(&supported)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The declared type of weights: `dtype`, or `torch_dtype` before transformers 5.

@@ -1,5 +1,4 @@
-//! Llama: grouped-query attention and a gated feed-forward part in every layer. Also Mistral without a sliding window,
-//! which is the same model.
+//! Llama: grouped-query attention and a gated feed-forward part in every layer.
 //!
 //! Defaults of absent keys, as `transformers` defines them for `LlamaConfig`: `num_key_value_heads` is
 //! `num_attention_heads`; `head_dim` is `hidden_size / num_attention_heads`; `attention_bias`, `mlp_bias` and
@@ -10,9 +9,11 @@
 //! Rows of the query and key matrices stand in halves in a Hugging Face checkpoint and in interleaved pairs in a GGUF
 //! file of this architecture, whose converter permutes them.
 
+use super::attention::{self, Absent, Sizes};
 use super::config::Config;
 use super::gguf::Gguf;
-use super::{EPS, Heads, LAYERS, POSITIONS, POSITIVE, VOCAB, WIDTH, even_share, rope, unsupported, value};
+use super::{EPS, Heads, LAYERS, POSITIONS, POSITIVE, VOCAB, WIDTH};
+use super::{even_share, ffn, layers, rope, unsupported, value};
 use crate::{
     Activation, Attention, AttentionBiases, Ffn, Gated, GatedBiases, LayerSpec, Mixer, ModelError, ModelSpec,
     Names, Part, QkNorm, RopeSpec,
@@ -24,87 +25,11 @@ pub(super) fn from_config(config: &Config<'_>) -> Result<ModelSpec, ModelError> 
     if let Some(window) = config.get("sliding_window") {
         return Err(unsupported("sliding_window", window, "null: attention over all positions"));
     }
-    if config.get("quantization_config").is_some() {
-        return Err(unsupported("quantization_config", "a quantized checkpoint", "plain float weights"));
-    }
-    let hidden = config.whole("hidden_size", &WIDTH)?;
-    let layer = LayerSpec::new(Mixer::Attention(attention(config, hidden)?), Ffn::Gated(gated(config)?));
-    let layers = config.whole("num_hidden_layers", &LAYERS)?;
-    Ok(ModelSpec {
-        architecture: config.text("model_type")?.to_owned(),
-        hidden,
-        streams: 1,
-        hyper: None,
-        gain_offset: 0.0,
-        embed_scale: 1.0,
-        logit_scale: 1.0,
-        logit_softcap: None,
-        vocab: config.whole("vocab_size", &VOCAB)?,
-        max_positions: config.whole("max_position_embeddings", &POSITIONS)?,
-        norm_eps: config.real("rms_norm_eps", &EPS)?,
-        tied_head: config.flag_or("tie_word_embeddings", false)?,
-        layers: vec![layer; layers as usize],
-        names: Names::hugging_face(),
-        dtype: config.dtype()?,
-    })
-}
-
-/// `model_type: "mistral"`. Two keys that `MistralConfig` defaults otherwise than `LlamaConfig` must be written.
-pub(super) fn from_mistral_config(config: &Config<'_>) -> Result<ModelSpec, ModelError> {
-    if !config.is_written("sliding_window") {
-        let wanted = "null, for an absent window is one of 4096".into();
-        return Err(ModelError::MissingKey { key: "sliding_window".into(), wanted });
-    }
-    config.whole("num_key_value_heads", &WIDTH)?;
-    from_config(config)
-}
-
-fn attention(config: &Config<'_>, hidden: u64) -> Result<Attention, ModelError> {
-    let heads_key = "num_attention_heads";
-    let heads = config.whole(heads_key, &WIDTH)?;
-    let kv_heads = config.whole_or("num_key_value_heads", &WIDTH)?.unwrap_or(heads);
-    let head_dim = match config.whole_or("head_dim", &WIDTH)? {
-        Some(given) => given,
-        None => even_share(heads_key, heads, hidden)?,
-    };
-    Heads { heads, kv_heads: ("num_key_value_heads", kv_heads), head_dim: ("head_dim", head_dim) }.hold()?;
-    let (theta, scaling) = rope::from_config(config)?;
-    let bias = config.flag_or("attention_bias", false)?;
-    Ok(Attention {
-        heads,
-        kv_heads,
-        head_dim,
-        scale: 1.0 / (head_dim as f64).sqrt(),
-        rope: Some(RopeSpec {
-            dims: head_dim,
-            theta,
-            style: RopeStyle::Half,
-            scaling,
-            long: None,
-            divisors: false,
-        }),
-        biases: AttentionBiases { q: bias, k: bias, v: bias, o: bias },
-        qk_norm: QkNorm::None,
-        window: None,
-        softcap: None,
-        sinks: false,
-        gated: false,
-    })
-}
-
-fn gated(config: &Config<'_>) -> Result<Gated, ModelError> {
-    let activation = match config.text("hidden_act")? {
-        "silu" => Activation::Silu,
-        other => return Err(unsupported("hidden_act", format!("{other:?}"), "silu")),
-    };
-    let bias = config.flag_or("mlp_bias", false)?;
-    Ok(Gated {
-        width: config.whole("intermediate_size", &WIDTH)?,
-        activation,
-        gated: true,
-        biases: GatedBiases { gate: bias, up: bias, down: bias },
-        limit: None,
-    })
+    let sizes = Sizes::of(config, Absent::Derived, Absent::Derived)?;
+    let rope = rope::whole_heads(config, sizes.head_dim, rope::DEFAULT_THETA)?;
+    let attention = Attention { biases: attention::biases(config)?, ..sizes.attention(Some(rope)) };
+    let layer = LayerSpec::new(Mixer::Attention(attention), ffn::dense_with_biases(config)?);
+    layers::spec(config, "rms_norm_eps", Names::hugging_face(), |_| Ok(layer.clone()))
 }
 
 /// `general.architecture: "llama"`
@@ -219,5 +144,6 @@ fn gguf_head_dim(gguf: &Gguf<'_>, hidden: u64, heads: u64, kv_heads: u64) -> Res
         }
     }
     Heads { heads, kv_heads: (&kv_key, kv_heads), head_dim: (&dim_key, head_dim) }.hold()?;
+    rope::even(&dim_key, head_dim)?;
     Ok(head_dim)
 }

@@ -3,9 +3,15 @@
 //! A value that a family needs is there, of its type and in its range, or the key is named in an error. The defaults
 //! that exist are those that the format itself defines for an absent key, and each family's page lists them.
 
+mod attention;
 mod config;
+mod dense;
+mod ffn;
+mod gemma;
 mod gguf;
+mod layers;
 mod llama;
+mod mixture;
 mod rope;
 
 use crate::{ModelError, ModelSpec};
@@ -35,15 +41,55 @@ type FromConfig = fn(&Config<'_>) -> Result<ModelSpec, ModelError>;
 type FromGguf = fn(&Gguf<'_>) -> Result<ModelSpec, ModelError>;
 
 /// By `model_type`.
-const CONFIGS: &[(&str, FromConfig)] =
-    &[("llama", llama::from_config), ("mistral", llama::from_mistral_config)];
+const CONFIGS: &[(&str, FromConfig)] = &[
+    ("gemma2", gemma::gemma2),
+    ("gemma3_text", gemma::gemma3_text),
+    ("glm4_moe", mixture::glm4_moe),
+    ("gpt_oss", mixture::gpt_oss),
+    ("llama", llama::from_config),
+    ("minimax_m2", mixture::minimax_m2),
+    ("mistral", dense::mistral),
+    ("mixtral", mixture::mixtral),
+    ("olmo2", dense::olmo2),
+    ("phi3", dense::phi3),
+    ("qwen2", dense::qwen2),
+    ("qwen3", dense::qwen3),
+    ("qwen3_moe", mixture::qwen3_moe),
+    ("smollm3", dense::smollm3),
+];
 
 /// By `general.architecture`.
 const GGUFS: &[(&str, FromGguf)] = &[("llama", llama::from_gguf)];
 
 pub(crate) fn from_config(config: &serde_json::Value) -> Result<ModelSpec, ModelError> {
     let config = Config::new(config)?;
-    find("model_type", config.text("model_type")?, CONFIGS)?(&config)
+    let model_type = config.text("model_type")?;
+    let family = find("model_type", model_type, CONFIGS)?;
+    match quantization(&config)? {
+        None | Some("fp8") => {}
+        Some("mxfp4") if model_type == "gpt_oss" => {}
+        Some(_) => return Err(quantized()),
+    }
+    family(&config)
+}
+
+/// Holds that weights are stored as programs can read them. Matrices in FP8 come with a scale for each block of them,
+/// which no program multiplies by yet: the model is known then, and what it carries, but not to be run.
+pub(crate) fn readable(config: &serde_json::Value) -> Result<(), ModelError> {
+    match quantization(&Config::new(config)?)? {
+        Some("fp8") => Err(quantized()),
+        _ => Ok(()),
+    }
+}
+
+/// How the configuration says that weights are stored, where it is not as plain numbers.
+fn quantization<'a>(config: &Config<'a>) -> Result<Option<&'a str>, ModelError> {
+    let inner = config.inner("quantization_config")?;
+    inner.map(|inner| inner.text("quant_method")).transpose()
+}
+
+fn quantized() -> ModelError {
+    unsupported("quantization_config", "a quantized checkpoint", "plain float weights")
 }
 
 pub(crate) fn from_gguf(checkpoint: &Checkpoint) -> Result<ModelSpec, ModelError> {
@@ -106,15 +152,11 @@ struct Heads<'a> {
 }
 
 impl Heads<'_> {
-    /// Holds that key and value heads divide the heads, that halves of a head can be rotated, and that all heads
-    /// together are no absurd width.
+    /// Holds that key and value heads divide the heads, and that all heads together are no absurd width.
     fn hold(&self) -> Result<(), ModelError> {
         let Heads { heads, kv_heads: (kv_key, kv_heads), head_dim: (dim_key, head_dim) } = *self;
         if !heads.is_multiple_of(kv_heads) {
             return Err(value(kv_key, format!("a divisor of the {heads} heads"), kv_heads));
-        }
-        if !head_dim.is_multiple_of(2) {
-            return Err(value(dim_key, "an even size, for RoPE turns pairs", head_dim));
         }
         match heads.checked_mul(head_dim) {
             Some(width) if width <= MAX_WIDTH => Ok(()),

@@ -1,0 +1,64 @@
+//! What all families have: widths, names and layers put together to a spec, and lists with an entry for each layer.
+
+use super::config::Config;
+use super::{EPS, LAYERS, POSITIONS, VOCAB, WIDTH, value};
+use crate::{LayerSpec, ModelError, ModelSpec, Names};
+
+/// The spec of a model with the keys that nearly all families write alike, and layers that `layer` gives by their
+/// number. The head is its own unless `tie_word_embeddings` says else, the epsilon that under `eps_key`.
+pub(super) fn spec(
+    config: &Config<'_>,
+    eps_key: &str,
+    names: Names,
+    layer: impl FnMut(usize) -> Result<LayerSpec, ModelError>,
+) -> Result<ModelSpec, ModelError> {
+    let layers = (0..count(config)? as usize).map(layer).collect::<Result<_, _>>()?;
+    Ok(ModelSpec {
+        architecture: config.text("model_type")?.to_owned(),
+        hidden: config.whole("hidden_size", &WIDTH)?,
+        streams: 1,
+        hyper: None,
+        vocab: config.whole("vocab_size", &VOCAB)?,
+        max_positions: config.whole("max_position_embeddings", &POSITIONS)?,
+        norm_eps: config.real(eps_key, &EPS)?,
+        gain_offset: 0.0,
+        embed_scale: 1.0,
+        logit_scale: 1.0,
+        logit_softcap: None,
+        tied_head: config.flag_or("tie_word_embeddings", false)?,
+        layers,
+        names,
+        dtype: config.dtype()?,
+    })
+}
+
+/// A spec whose head is the embedding table unless `tie_word_embeddings` says else.
+pub(super) fn tied(config: &Config<'_>, spec: ModelSpec) -> Result<ModelSpec, ModelError> {
+    Ok(ModelSpec { tied_head: config.flag_or("tie_word_embeddings", true)?, ..spec })
+}
+
+/// How many layers there are.
+pub(super) fn count(config: &Config<'_>) -> Result<u64, ModelError> {
+    config.whole("num_hidden_layers", &LAYERS)
+}
+
+/// `layer_types`: one of `known` for each layer.
+pub(super) fn types<'a>(config: &Config<'a>, known: &[&str]) -> Result<Option<Vec<&'a str>>, ModelError> {
+    let key = "layer_types";
+    let Some(types) = config.texts_or(key)? else { return Ok(None) };
+    one_each(config, key, types.len())?;
+    if let Some((layer, other)) = types.iter().enumerate().find(|(_, found)| !known.contains(found)) {
+        let key = format!("{}[{layer}]", config.path(key));
+        return Err(value(key, known.join(" or "), format!("{other:?}")));
+    }
+    Ok(Some(types))
+}
+
+/// Holds that a list has an entry for each layer.
+pub(super) fn one_each(config: &Config<'_>, key: &str, found: usize) -> Result<(), ModelError> {
+    let layers = count(config)?;
+    if found as u64 == layers {
+        return Ok(());
+    }
+    Err(value(config.path(key), format!("an entry for each of {layers} layers"), found))
+}
