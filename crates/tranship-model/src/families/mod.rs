@@ -5,6 +5,7 @@
 
 mod attention;
 mod config;
+mod deepseek;
 mod dense;
 mod ffn;
 mod gemma;
@@ -42,6 +43,8 @@ type FromGguf = fn(&Gguf<'_>) -> Result<ModelSpec, ModelError>;
 
 /// By `model_type`.
 const CONFIGS: &[(&str, FromConfig)] = &[
+    ("deepseek_v3", deepseek::v3),
+    ("deepseek_v4", deepseek::v4),
     ("gemma2", gemma::gemma2),
     ("gemma3_text", gemma::gemma3_text),
     ("glm4_moe", mixture::glm4_moe),
@@ -73,7 +76,7 @@ pub(crate) fn from_config(config: &serde_json::Value) -> Result<ModelSpec, Model
     family(&config)
 }
 
-/// Holds that weights are stored as programs can read them. Matrices in FP8 come with a scale for each block of them,
+/// Holds that weights, where there are any, are stored as programs can read them. Matrices in FP8 come with a scale for each block of them,
 /// which no program multiplies by yet: the model is known then, and what it carries, but not to be run.
 pub(crate) fn readable(config: &serde_json::Value) -> Result<(), ModelError> {
     match quantization(&Config::new(config)?)? {
