@@ -12,7 +12,7 @@ use std::path::Path;
 use tranship_ctx::{Accepts, Activations, ComputeCtx, CtxError, DTypeSet, Device, Typed};
 use tranship_dtype::DType;
 use tranship_program::ops::Precision;
-use tranship_program::{Action, Graph, Kind, Op, ValueId};
+use tranship_program::{Action, Graph, Kind, Op, Origin, ValueId};
 
 /// The programs that the language's own tests accept, and this crate's layer.
 fn programs() -> Vec<Graph> {
@@ -112,7 +112,6 @@ fn what_is_typed_obeys_the_rules() {
 
 fn obeys(graph: &Graph, ctx: &ComputeCtx, accepts: &Accepts, typed: &Typed) -> Result<(), TestCaseError> {
     let given = typed.graph();
-    let real = |id: &ValueId| given.value(*id).kind == Kind::Float;
     let mut there: HashSet<ValueId> = given.declared().map(|(id, _)| id).collect();
     let mut kept = Vec::new();
     for (i, node) in given.nodes.iter().enumerate() {
@@ -127,9 +126,11 @@ fn obeys(graph: &Graph, ctx: &ComputeCtx, accepts: &Accepts, typed: &Typed) -> R
         match &node.action {
             Action::Read { tensor, out, .. } => prop_assert_eq!(typed.dtype(*tensor), typed.dtype(*out)),
             Action::Write { tensor, value, .. } => prop_assert_eq!(typed.dtype(*tensor), typed.dtype(*value)),
-            Action::Apply { op, args, out } => {
-                let args: Vec<DType> = args.iter().filter(|a| real(a)).map(|a| typed.dtype(*a)).collect();
-                apply(ctx, accepts, typed, i, (op, &args, typed.dtype(*out)))?;
+            Action::Apply { op, args, out } => apply(ctx, accepts, typed, i, (op, args, *out))?,
+            Action::Update { op, tensor, args, out } => {
+                prop_assert_eq!(typed.dtype(*tensor), ctx.state, "a memory is of the state type");
+                let all: Vec<ValueId> = [*tensor].into_iter().chain(args.iter().copied()).collect();
+                apply(ctx, accepts, typed, i, (op, &all, *out))?;
             }
         }
         if !common::is_cast(&node.action) {
@@ -156,6 +157,7 @@ fn kind(action: &Action) -> String {
         Action::Apply { op, out, .. } => format!("{op:?} {out:?}"),
         Action::Read { tensor, rows, out } => format!("read {tensor:?} {rows} {out:?}"),
         Action::Write { tensor, rows, .. } => format!("write {tensor:?} {rows}"),
+        Action::Update { op, tensor, out, .. } => format!("{op:?} {out:?} {tensor:?}"),
     }
 }
 
@@ -164,14 +166,21 @@ fn apply(
     accepts: &Accepts,
     typed: &Typed,
     node: usize,
-    (op, args, out): (&Op, &[DType], DType),
+    (op, operands, result): (&Op, &[ValueId], ValueId),
 ) -> Result<(), TestCaseError> {
+    let real = |(i, id): &(usize, &ValueId)| {
+        let table = matches!(op, Op::RouteByTable(_)) && *i == 2;
+        typed.graph().value(**id).kind == Kind::Float && !table
+    };
+    let args: Vec<DType> = operands.iter().enumerate().filter(real).map(|(_, id)| typed.dtype(*id)).collect();
+    let out = typed.dtype(result);
     match op.precision() {
         Precision::Move => match op {
             Op::Cast(to) => {
                 prop_assert_ne!(args[0], out, "a cast that changes nothing");
                 prop_assert_eq!(out, *to);
             }
+            Op::Join => prop_assert!(args.iter().all(|d| *d == out), "{args:?} gives {out}\n{typed}"),
             _ => prop_assert_eq!(out, args[0].decoded()),
         },
         Precision::Join => {
@@ -182,14 +191,39 @@ fn apply(
             let accum = typed.accum(node).ok_or_else(|| TestCaseError::fail("no accumulator"))?;
             prop_assert!(args.iter().all(|d| d.decoded().fits_in(accum)), "{op:?} of {args:?} in {accum}");
             prop_assert!(ctx.accum.fits_in(accum) && accepts.accum.has(accum));
-            let last = typed.graph().nodes[node].action.out() == Some(typed.graph().result);
-            let logits = typed.graph().name == "head" && last;
-            prop_assert_eq!(out, if logits { accum } else { ctx.compute });
-            prop_assert!(logits || accepts.compute.has(out));
-            let blocks = *op == Op::Linear && matches!(args[1], DType::Block(_));
-            prop_assert!(args[0] != DType::Q8_1 || (blocks && ctx.activations == Activations::Blocks));
+            let logits = typed.graph().name == "head" && goes_to_the_result(typed, result);
+            match op {
+                Op::Choose(_) => prop_assert_eq!(out, DType::U32),
+                _ => prop_assert_eq!(out, if logits { accum } else { ctx.compute }),
+            }
+            prop_assert!(logits || out == DType::U32 || accepts.compute.has(out));
+            let encoded = |i: &usize| matches!(typed.dtype(operands[*i]), DType::Block(_));
+            let matrices: &[usize] = match op {
+                Op::Linear(_) => &[1],
+                Op::Experts(experts) if experts.gated => &[2, 3],
+                Op::Experts(_) => &[2],
+                _ => &[],
+            };
+            let blocks = !matrices.is_empty() && matrices.iter().all(encoded);
+            let met = blocks && ctx.activations == Activations::Blocks && accepts.blocks.has(DType::Q8_1);
+            // A weight that is stored as such blocks is no activation.
+            let weight = matches!(typed.graph().value(operands[0]).origin, Origin::Weight(_));
+            prop_assert_eq!(args[0] == DType::Q8_1, met || (weight && args[0] == DType::Q8_1), "{}", typed);
         }
     }
     prop_assert_eq!(typed.accum(node).is_some(), op.precision() == Precision::Accum);
     Ok(())
+}
+
+/// Whether a value is the program's result, but for element-wise functions.
+fn goes_to_the_result(typed: &Typed, value: ValueId) -> bool {
+    let mut ends = HashSet::from([value]);
+    for node in &typed.graph().nodes {
+        if let Action::Apply { op: Op::Unary(_), args, out } = &node.action
+            && ends.contains(&args[0])
+        {
+            ends.insert(*out);
+        }
+    }
+    ends.contains(&typed.graph().result)
 }

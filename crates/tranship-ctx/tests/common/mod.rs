@@ -76,11 +76,15 @@ pub fn named(typed: &Typed, name: &str) -> ValueId {
     ValueId(found.unwrap_or_else(|| panic!("no value `{name}` in\n{typed}")))
 }
 
-/// The nodes of an operation by name: index, operands, result.
+/// The nodes of an operation by name: index, operands but for a memory that it advances, result.
 pub fn nodes(typed: &Typed, op: &str) -> Vec<(usize, Vec<ValueId>, ValueId)> {
     let nodes = typed.graph().nodes.iter().enumerate();
     let of_op = nodes.filter_map(|(i, node)| match &node.action {
-        Action::Apply { op: found, args, out } if found.name() == op => Some((i, args.clone(), *out)),
+        Action::Apply { op: found, args, out } | Action::Update { op: found, args, out, .. }
+            if found.name() == op =>
+        {
+            Some((i, args.clone(), *out))
+        }
         _ => None,
     });
     of_op.collect()
