@@ -58,13 +58,13 @@ fn wanted(x: &[f32], sinks: bool, window: usize, cap: Option<f64>) -> Vec<f64> {
     let (rows, at) = (x.len() / 22, |row: usize, c: usize| f64::from(x[row * 22 + c]));
     let mut y = Vec::new();
     for i in 0..rows {
-        for h in 0..4 {
+        for (h, sink) in S.iter().enumerate() {
             let score = |j: usize| {
                 let dot: f64 = (0..3).map(|d| at(i, h * 3 + d) * at(j, 12 + h / 2 * 3 + d)).sum();
                 let score = cap.map_or(0.75 * dot, |cap| cap * (0.75 * dot / cap).tanh());
                 (j <= i && j + window > i).then_some(score)
             };
-            let sink = sinks.then_some(f64::from(S[h]));
+            let sink = sinks.then_some(f64::from(*sink));
             y.extend((0..2).map(|d| masked(rows, score, sink, |j| at(j, 18 + h / 2 * 2 + d))));
         }
     }

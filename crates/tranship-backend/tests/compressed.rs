@@ -56,7 +56,7 @@ fn a_row_is_the_weighted_mean_of_its_span() {
     for (text, overlap, width) in [(PLAIN.to_owned(), false, 4), (overlapping(), true, 2)] {
         let rows = compressed(&x, &bias, overlap);
         let nothing = vec![0.0; width];
-        let at = |i: usize| if (i + 1) % 3 == 0 { &rows[i / 3] } else { &nothing };
+        let at = |i: usize| if (i + 1).is_multiple_of(3) { &rows[i / 3] } else { &nothing };
         let wanted: Vec<f64> = (0..14).flat_map(|i| at(i).clone()).collect();
         let mut step = compile(&[&text], &weights, &parity());
         let mut state = step.new_state().unwrap();
@@ -125,11 +125,11 @@ fn a_window_and_compressed_rows_are_read_under_one_softmax() {
                 reduced += open.len().saturating_sub(2);
                 open.truncate(2);
             }
-            for h in 0..2 {
+            for (h, sink) in sinks.iter().enumerate() {
                 let mut keys: Vec<Vec<f64>> = open.iter().map(|j| rows[*j].clone()).collect();
                 keys.extend((i.saturating_sub(2)..=i).map(|j| (0..4).map(|d| at(j, d)).collect()));
                 let weight = |key: &Vec<f64>| (0.5 * dot(i, h, &|d| key[d])).exp();
-                let total = keys.iter().map(weight).sum::<f64>() + f64::from(sinks[h]).exp();
+                let total = keys.iter().map(weight).sum::<f64>() + f64::from(*sink).exp();
                 wanted.extend((0..4).map(|d| keys.iter().map(|k| weight(k) * k[d]).sum::<f64>() / total));
             }
         }

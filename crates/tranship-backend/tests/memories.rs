@@ -87,7 +87,7 @@ fn the_delta_rule_is_a_product_of_matrices() {
         let x = Draw(gates as u64).values(5 * width);
         let found = once(&text, &Weights(Vec::new()), 0, 5, &x);
         let mut wanted = Vec::new();
-        let mut memory = vec![[[0f64; 2]; 3]; 2];
+        let mut memory = [[[0f64; 2]; 3]; 2];
         for row in x.chunks(width) {
             let row: Vec<f64> = row.iter().map(|v| f64::from(*v)).collect();
             let (q, k, v) = (&row[..3], &row[3..6], &row[6..10]);
