@@ -1,12 +1,13 @@
-//! Element-wise operations, in place: products and sums, SiLU, rounding to narrower types, copies.
+//! Element-wise operations, in place: products and sums, functions, rounding to narrower types, copies.
 
 use super::Out;
-use super::exp::exp;
+use super::functions::{gelu, gelu_tanh, sigmoid, silu, softplus, tanh};
 use crate::arch::{Isa, Kernel, MAX_LANES, Simd};
 use crate::pool::Share;
 use std::ops::Range;
 use tranship_backend::BF16_MAX;
 use tranship_dtype::DType;
+use tranship_program::ops::Unary;
 
 /// What is done to each element.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +16,14 @@ pub(crate) enum Each<'a> {
     Silu,
     /// `x · sigmoid(x) · other`.
     SiluMul(&'a [f32]),
+    /// A function.
+    Unary(Unary),
+    /// A function of `x`, times `other`.
+    UnaryMul(Unary, &'a [f32]),
+    /// `x + other`, where each number of `other` meets `len` elements.
+    AddParts { other: &'a [f32], len: usize },
+    /// `x · other`, where each number of `other` meets `len` elements.
+    MulParts { other: &'a [f32], len: usize },
     /// `x + other`; a shorter other is one row that meets every row.
     Add(&'a [f32]),
     /// `x · other`; a shorter other is one row that meets every row.
@@ -35,11 +44,14 @@ pub(crate) struct Elementwise<'a> {
 impl Elementwise<'_> {
     /// This thread's share of the elements.
     pub(crate) fn part(&self, isa: Isa, share: Share<'_>) {
-        if let Each::SiluMul(other) | Each::Copy(other) = self.each {
+        if let Each::SiluMul(other) | Each::UnaryMul(_, other) | Each::Copy(other) = self.each {
             assert_eq!(other.len(), self.x.len(), "as many operands as elements");
         }
         if let Each::Add(other) | Each::Mul(other) = self.each {
             assert!(!other.is_empty() && self.x.len().is_multiple_of(other.len()), "whole rows of operands");
+        }
+        if let Each::AddParts { other, len } | Each::MulParts { other, len } = self.each {
+            assert_eq!(self.x.len(), other.len() * len, "a number for each part");
         }
         // Whole vectors of the widest machine, so that no two threads write one cache line.
         let range = share.range(self.x.len(), MAX_LANES);
@@ -63,6 +75,19 @@ impl Kernel for Elements<'_> {
         match self.op.each {
             Each::Silu => map(s, x, |v| silu(s, v)),
             Each::SiluMul(other) => zip(s, x, &other[start..end], |v, o| s.mul(silu(s, v), o)),
+            Each::Unary(f) => unary(s, x, f),
+            Each::UnaryMul(f, other) => {
+                unary(s, x, f);
+                zip(s, x, &other[start..end], |v, o| s.mul(v, o));
+            }
+            Each::AddParts { other, len } => with_parts(x, start, len, |x, i| {
+                let o = s.splat(other[i]);
+                map(s, x, |v| s.add(v, o));
+            }),
+            Each::MulParts { other, len } => with_parts(x, start, len, |x, i| {
+                let o = s.splat(other[i]);
+                map(s, x, |v| s.mul(v, o));
+            }),
             Each::Copy(other) => x.copy_from_slice(&other[start..end]),
             Each::Add(other) => with_rows(x, start, other, |x, o| zip(s, x, o, |v, o| s.add(v, o))),
             Each::Mul(other) => with_rows(x, start, other, |x, o| zip(s, x, o, |v, o| s.mul(v, o))),
@@ -73,10 +98,31 @@ impl Kernel for Elements<'_> {
     }
 }
 
+/// A function of every element.
 #[inline(always)]
-fn silu<S: Simd>(s: S, v: S::F) -> S::F {
-    let e = exp(s, s.sub(s.splat(0.0), v));
-    s.div(v, s.add(s.splat(1.0), e))
+pub(crate) fn unary<S: Simd>(s: S, x: &mut [f32], f: Unary) {
+    let zero = s.splat(0.0);
+    match f {
+        Unary::Gelu => map(s, x, |v| gelu(s, v)),
+        Unary::GeluTanh => map(s, x, |v| gelu_tanh(s, v)),
+        Unary::Sigmoid => map(s, x, |v| sigmoid(s, v)),
+        Unary::Softplus => map(s, x, |v| softplus(s, v)),
+        // The second operand is what the greater is of NaN and a number.
+        Unary::Relu2 => map(s, x, |v| s.mul(s.max(zero, v), s.max(zero, v))),
+        Unary::Softcap(cap) => {
+            let (cap, over) = (s.splat(cap as f32), s.splat((1.0 / cap) as f32));
+            map(s, x, |v| s.mul(cap, tanh(s, s.mul(v, over))));
+        }
+        Unary::Scale(by) => {
+            let by = s.splat(by as f32);
+            map(s, x, |v| s.mul(v, by));
+        }
+        Unary::Clamp { min, max } => {
+            let min = s.splat(min.map_or(f32::NEG_INFINITY, |min| min as f32));
+            let max = s.splat(max.map_or(f32::INFINITY, |max| max as f32));
+            map(s, x, |v| s.min(max, s.max(min, v)));
+        }
+    }
 }
 
 #[inline(always)]
@@ -111,6 +157,17 @@ fn with_rows(mut x: &mut [f32], mut start: usize, other: &[f32], mut f: impl FnM
         let at = start % other.len();
         let (piece, rest) = x.split_at_mut((other.len() - at).min(x.len()));
         f(piece, &other[at..at + piece.len()]);
+        start += piece.len();
+        x = rest;
+    }
+}
+
+/// Runs `f` on pieces of `x`, which starts at element `start`, with the index of the part that each belongs to.
+#[inline(always)]
+fn with_parts(mut x: &mut [f32], mut start: usize, len: usize, mut f: impl FnMut(&mut [f32], usize)) {
+    while !x.is_empty() {
+        let (piece, rest) = x.split_at_mut((len - start % len).min(x.len()));
+        f(piece, start / len);
         start += piece.len();
         x = rest;
     }

@@ -25,6 +25,94 @@ pub struct QuantizedRows {
     by_16: Groups,
 }
 
+/// Floats between the groups of one row and the next, for groups of `group` values.
+fn stride(width: usize, group: usize) -> usize {
+    (width / group).next_multiple_of(MAX_LANES)
+}
+
+/// Some rows of 8-bit blocks, equally far apart.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockRows<'a> {
+    rows: usize,
+    width: usize,
+    /// One row is so many rows behind the one before.
+    step: usize,
+    /// From the first row on.
+    codes: &'a [i8],
+    offset_codes: &'a [u8],
+    by_32: GroupRows<'a>,
+    by_16: GroupRows<'a>,
+}
+
+/// [`Groups`] of some rows, `stride` floats apart.
+#[derive(Clone, Copy)]
+pub(crate) struct GroupRows<'a> {
+    pub(crate) stride: usize,
+    pub(crate) scale: &'a [f32],
+    pub(crate) scaled_sum: &'a [f32],
+}
+
+impl<'a> BlockRows<'a> {
+    /// How many rows there are.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Values of a row.
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// `rows` of these rows: `first`, and then each that is `step` behind.
+    pub(crate) fn some(&self, first: usize, step: usize, rows: usize) -> BlockRows<'a> {
+        assert!(rows == 0 || first + (rows - 1) * step < self.rows, "rows that there are");
+        let groups = |of: GroupRows<'a>| {
+            let at = first * of.stride;
+            GroupRows { stride: of.stride * step, scale: &of.scale[at..], scaled_sum: &of.scaled_sum[at..] }
+        };
+        let first = first * self.step;
+        BlockRows {
+            rows,
+            width: self.width,
+            step: self.step * step,
+            codes: &self.codes[first * self.width..],
+            offset_codes: &self.offset_codes[first * self.width..],
+            by_32: groups(self.by_32),
+            by_16: groups(self.by_16),
+        }
+    }
+
+    /// Bytes between the codes of one row and the next.
+    pub(crate) fn code_stride(&self) -> usize {
+        self.step * self.width
+    }
+
+    /// The codes of row `row`.
+    pub(crate) fn codes_ptr(&self, row: usize) -> *const i8 {
+        self.codes[row * self.code_stride()..].as_ptr()
+    }
+
+    /// The codes of row `row` plus `offset`, which is 0 or 128.
+    pub(crate) fn offset_codes_ptr(&self, row: usize, offset: u8) -> *const u8 {
+        let from = row * self.code_stride();
+        if offset == 0 { self.codes[from..].as_ptr().cast() } else { self.offset_codes[from..].as_ptr() }
+    }
+
+    /// Scales and sums for weights whose groups have `group` values.
+    pub(crate) fn groups(&self, group: usize) -> GroupRows<'a> {
+        if group == 16 { self.by_16 } else { self.by_32 }
+    }
+
+    /// The values that row `row` stands for: `d · q`.
+    pub(crate) fn decode_row(&self, row: usize, out: &mut [f32]) {
+        let scale = &self.by_32.scale[row * self.by_32.stride..];
+        let codes = &self.codes[row * self.code_stride()..][..self.width];
+        for (i, (out, code)) in out.iter_mut().zip(codes).enumerate() {
+            *out = scale[i / BLOCK] * f32::from(*code);
+        }
+    }
+}
+
 /// Per group of values: its scale, and its scale times the sum of its codes. Rows are padded with zeros.
 #[derive(Default)]
 pub(crate) struct Groups {
@@ -34,6 +122,10 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
+    fn view(&self) -> GroupRows<'_> {
+        GroupRows { stride: self.stride, scale: &self.scale, scaled_sum: &self.scaled_sum }
+    }
+
     fn reshape(&mut self, rows: usize, groups: usize) {
         self.stride = groups.next_multiple_of(MAX_LANES);
         for values in [&mut self.scale, &mut self.scaled_sum] {
@@ -74,25 +166,31 @@ impl QuantizedRows {
 
     /// The values that row `row` stands for: `d · q`.
     pub fn decode_row(&self, row: usize, out: &mut [f32]) {
-        let scale = &self.by_32.scale[row * self.by_32.stride..];
-        for (i, out) in out.iter_mut().enumerate().take(self.width) {
-            *out = scale[i / BLOCK] * f32::from(self.codes[row * self.width + i]);
+        self.view().decode_row(row, out);
+    }
+
+    /// Makes room for `rows` rows of `width` values beside what there is room for already: see [`QuantizedOut::shaped`].
+    pub(crate) fn make_room(&mut self, rows: usize, width: usize) {
+        self.codes.resize(self.codes.len().max(rows * width), 0);
+        self.offset_codes.resize(self.codes.len(), 0);
+        for (groups, size) in [(&mut self.by_32, 32), (&mut self.by_16, 16)] {
+            let floats = groups.scale.len().max(rows * stride(width, size));
+            groups.scale.resize(floats, 0.0);
+            groups.scaled_sum.resize(floats, 0.0);
         }
     }
 
-    /// The codes of row `row`.
-    pub(crate) fn codes_ptr(&self, row: usize) -> *const i8 {
-        self.codes[row * self.width..].as_ptr()
-    }
-
-    /// The codes of row `row` plus `offset`, which is 0 or 128.
-    pub(crate) fn offset_codes_ptr(&self, row: usize, offset: u8) -> *const u8 {
-        if offset == 0 { self.codes_ptr(row).cast() } else { self.offset_codes[row * self.width..].as_ptr() }
-    }
-
-    /// Scales and sums for weights whose groups have `group` values.
-    pub(crate) fn groups(&self, group: usize) -> &Groups {
-        if group == 16 { &self.by_16 } else { &self.by_32 }
+    /// All rows, as kernels take them.
+    pub(crate) fn view(&self) -> BlockRows<'_> {
+        BlockRows {
+            rows: self.rows,
+            width: self.width,
+            step: 1,
+            codes: &self.codes,
+            offset_codes: &self.offset_codes,
+            by_32: self.by_32.view(),
+            by_16: self.by_16.view(),
+        }
     }
 
     /// What several threads write.
@@ -117,6 +215,81 @@ pub(crate) struct QuantizedOut<'a> {
     offset_codes: Out<'a, u8>,
     scale: [Out<'a>; 2],
     scaled_sum: [Out<'a>; 2],
+}
+
+impl<'a> QuantizedOut<'a> {
+    /// The same memory as rows of `width` values; there must have been [`QuantizedRows::make_room`] for them.
+    pub(crate) fn shaped(self, width: usize) -> QuantizedOut<'a> {
+        QuantizedOut { width, strides: [stride(width, 32), stride(width, 16)], ..self }
+    }
+
+    /// The first `rows` rows, to read.
+    ///
+    /// # Safety
+    /// As long as they are used, nobody writes them.
+    pub(crate) unsafe fn view(&self, rows: usize) -> BlockRows<'a> {
+        // SAFETY: within the memory, which outlives `'a`; the caller's word for the rest.
+        unsafe fn read<'a, T>(of: Out<'a, T>, len: usize) -> &'a [T] {
+            assert!(len <= of.len(), "{len} elements of {}", of.len());
+            // SAFETY: as above.
+            unsafe { std::slice::from_raw_parts(of.ptr(), len) }
+        }
+        // SAFETY: the caller's.
+        unsafe {
+            let groups = |i: usize| GroupRows {
+                stride: self.strides[i],
+                scale: read(self.scale[i], rows * self.strides[i]),
+                scaled_sum: read(self.scaled_sum[i], rows * self.strides[i]),
+            };
+            BlockRows {
+                rows,
+                width: self.width,
+                step: 1,
+                codes: read(self.codes, rows * self.width),
+                offset_codes: read(self.offset_codes, rows * self.width),
+                by_32: groups(0),
+                by_16: groups(1),
+            }
+        }
+    }
+
+    /// Copies row `from` of `rows`, of the same width, to row `to`.
+    ///
+    /// # Safety
+    /// Nobody else has row `to` at the same time.
+    pub(crate) unsafe fn copy_row(&self, rows: &BlockRows<'_>, from: usize, to: usize) {
+        assert_eq!(rows.width, self.width, "rows of one width");
+        // SAFETY: the caller's.
+        unsafe {
+            let there = to * self.width..(to + 1) * self.width;
+            let from_codes = from * rows.code_stride();
+            self.codes.range(there.clone()).copy_from_slice(&rows.codes[from_codes..][..self.width]);
+            self.offset_codes.range(there).copy_from_slice(&rows.offset_codes[from_codes..][..self.width]);
+            for (i, groups) in [rows.by_32, rows.by_16].into_iter().enumerate() {
+                // Padding is copied too.
+                let (n, at) = (self.strides[i], from * groups.stride);
+                self.scale[i].range(to * n..(to + 1) * n).copy_from_slice(&groups.scale[at..at + n]);
+                self.scaled_sum[i]
+                    .range(to * n..(to + 1) * n)
+                    .copy_from_slice(&groups.scaled_sum[at..at + n]);
+            }
+        }
+    }
+
+    /// Writes the zeros behind the groups of row `row`.
+    ///
+    /// # Safety
+    /// Nobody else has them at the same time.
+    unsafe fn pad(&self, row: usize) {
+        for (i, group) in [32, 16].into_iter().enumerate() {
+            let padding = row * self.strides[i] + self.width / group..(row + 1) * self.strides[i];
+            // SAFETY: the caller's.
+            unsafe {
+                self.scale[i].range(padding.clone()).fill(0.0);
+                self.scaled_sum[i].range(padding).fill(0.0);
+            }
+        }
+    }
 }
 
 /// Rows to be quantized.
@@ -173,6 +346,9 @@ impl Kernel for QuantizeBlocks<'_> {
                 let halves = out.scaled_sum[1].range(at..at + 2);
                 halves[0] = d * sums[0] as f32;
                 halves[1] = d * sums[1] as f32;
+                if i + 1 == per_row {
+                    out.pad(row);
+                }
             }
         }
     }

@@ -80,7 +80,7 @@ impl<T: Format, const R: usize> Kernel for Dots<'_, T, R> {
             // SAFETY: each of `w` is a weight row of the width.
             let sums = unsafe { self.sums(s, w) };
             for (r, sums) in sums.into_iter().enumerate() {
-                let at = r * op.w.outs() + out;
+                let at = r * op.y_stride + out;
                 // SAFETY: this thread alone has these outputs, of every row.
                 let y = unsafe { op.y.range(at..at + held) };
                 for (i, y) in y.iter_mut().enumerate() {
@@ -96,7 +96,7 @@ impl<T: Format, const R: usize> Dots<'_, T, R> {
     #[inline(always)]
     unsafe fn sums<S: Simd>(&self, s: S, w: [*const u8; OUTS]) -> [[f32; OUTS]; R] {
         let width = self.op.w.width();
-        let x = self.op.x.as_ptr();
+        let (x, stride) = (self.op.x.as_ptr(), self.op.x_stride);
         let mut acc = [[s.splat(0.0); OUTS]; R];
         let mut at = 0;
         // SAFETY: values `at ..` of rows that have `width`.
@@ -109,7 +109,7 @@ impl<T: Format, const R: usize> Dots<'_, T, R> {
                     *wide = T::load(s, p);
                 }
                 for (r, acc) in acc.iter_mut().enumerate() {
-                    let x = s.load(x.add(r * width + at));
+                    let x = s.load(x.add(r * stride + at));
                     for i in 0..OUTS {
                         acc[i] = s.fma(x, wide[i], acc[i]);
                     }
@@ -121,7 +121,7 @@ impl<T: Format, const R: usize> Dots<'_, T, R> {
                 for i in 0..OUTS {
                     let wide = T::load_part(s, w[i].add(at * T::BYTES), n);
                     for (r, acc) in acc.iter_mut().enumerate() {
-                        let x = s.load_part(x.add(r * width + at), n);
+                        let x = s.load_part(x.add(r * stride + at), n);
                         acc[i] = s.fma(x, wide, acc[i]);
                     }
                 }

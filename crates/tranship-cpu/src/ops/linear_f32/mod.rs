@@ -25,11 +25,15 @@ const FEW_ROWS: usize = 3;
 /// `y = x · wᵀ`, then the epilogue.
 #[derive(Clone, Copy)]
 pub(crate) struct LinearF32<'a> {
+    /// `[rows, width]`, rows `x_stride` apart.
     x: &'a [f32],
+    x_stride: usize,
+    rows: usize,
     w: Weights<'a>,
     epilogue: Epilogue<'a>,
-    /// `[rows, outs]`.
+    /// `[rows, outs]`, rows `y_stride` apart.
     y: Out<'a>,
+    y_stride: usize,
     bf16: bool,
 }
 
@@ -40,7 +44,8 @@ impl<'a> LinearF32<'a> {
         assert!(x.len().is_multiple_of(w.width()), "whole rows of the weights' width");
         assert_eq!(y.len(), x.len() / w.width() * w.outs(), "the result's size");
         assert!(epilogue.bias.is_none_or(|bias| bias.len() == w.outs()), "a bias for each output");
-        LinearF32 { x, w, epilogue, y, bf16: false }
+        let (rows, x_stride, y_stride) = (x.len() / w.width(), w.width(), w.outs());
+        LinearF32 { x, x_stride, rows, w, epilogue, y, y_stride, bf16: false }
     }
 
     /// The same, where all of `x` are BF16 values and products may be rounded as the machine's BF16 dot product does.
@@ -49,7 +54,7 @@ impl<'a> LinearF32<'a> {
     }
 
     fn rows(&self) -> usize {
-        self.x.len() / self.w.width()
+        self.rows
     }
 
     /// This thread's share of the outputs.
@@ -61,5 +66,32 @@ impl<'a> LinearF32<'a> {
         } else {
             tiles::part::<false>(self, isa, share);
         }
+    }
+}
+
+/// `linear` of rows and outputs in equal groups that meet each other alone.
+#[derive(Clone, Copy)]
+pub(crate) struct Grouped<'a> {
+    /// `[rows, groups · width]`.
+    pub(crate) x: &'a [f32],
+    /// `[outs, width]`.
+    pub(crate) w: Weights<'a>,
+    pub(crate) groups: usize,
+    pub(crate) epilogue: Epilogue<'a>,
+    /// `[rows, outs]`.
+    pub(crate) y: Out<'a>,
+}
+
+impl Grouped<'_> {
+    /// This thread's share of the outputs of each group.
+    pub(crate) fn part(&self, isa: Isa, share: Share<'_>) {
+        let (x_stride, y_stride) = (self.groups * self.w.width(), self.w.outs());
+        assert!(self.x.len().is_multiple_of(x_stride), "whole rows of all groups");
+        let rows = self.x.len() / x_stride;
+        super::each_group(self.w, self.groups, rows, self.epilogue, self.y, |group, w, epilogue, y| {
+            let x = &self.x[group * w.width()..];
+            let op = LinearF32 { x, x_stride, rows, w, epilogue, y, y_stride, bf16: false };
+            op.part(isa, share);
+        });
     }
 }

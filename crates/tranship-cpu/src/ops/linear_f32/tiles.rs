@@ -47,9 +47,9 @@ pub(super) fn part<const BF16: bool>(op: &LinearF32<'_>, isa: Isa, share: Share<
         let mut pieces = Pieces(scratch);
         let [panel, row, sums, packed] = sizes.map(|n| pieces.take(n));
         if BF16 {
-            pack_rows(op.x, op.w.width(), padded, packed);
+            pack_rows(op, padded, packed);
         }
-        let (x, stride) = if BF16 { (packed.as_ptr(), padded) } else { (op.x.as_ptr(), words) };
+        let (x, stride) = if BF16 { (packed.as_ptr(), padded) } else { (op.x.as_ptr(), op.x_stride) };
         for first in outs.clone().step_by(outs_of_panel) {
             let outs = first..(first + outs_of_panel).min(outs.end);
             fill::<BF16>(op, isa, outs.clone(), padded, row, panel);
@@ -64,9 +64,9 @@ pub(super) fn part<const BF16: bool>(op: &LinearF32<'_>, isa: Isa, share: Share<
 }
 
 /// BF16 values in pairs, rows padded with zeros.
-fn pack_rows(x: &[f32], width: usize, padded: usize, packed: &mut [f32]) {
-    for (x, packed) in x.chunks_exact(width).zip(packed.chunks_exact_mut(padded)) {
-        let (pairs, last) = x.as_chunks::<2>();
+fn pack_rows(op: &LinearF32<'_>, padded: usize, packed: &mut [f32]) {
+    for (row, packed) in packed.chunks_exact_mut(padded).enumerate().take(op.rows()) {
+        let (pairs, last) = op.x[row * op.x_stride..][..op.w.width()].as_chunks::<2>();
         let mut at = 0;
         for [a, b] in pairs {
             packed[at] = f32::from_bits(a.to_bits() >> 16 | b.to_bits() & 0xffff_0000);
@@ -255,7 +255,7 @@ impl<const BF16: bool> Tiles<'_, BF16> {
         }
         for (m, acc) in acc.as_chunks::<GROUP>().0.iter().enumerate().take(op.rows() - row) {
             let sums = s.reduce_add4(*acc);
-            let at = (row + m) * op.w.outs() + out;
+            let at = (row + m) * op.y_stride + out;
             // SAFETY: this thread alone has these outputs, of every row.
             let y = unsafe { op.y.range(at..at + held) };
             if let Some(y) = y.first_chunk_mut::<GROUP>() {

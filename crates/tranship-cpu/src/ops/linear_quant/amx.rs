@@ -9,7 +9,7 @@ use super::LinearQuant;
 use super::panel::Panel;
 use crate::arch::amx::{SIDE, Session};
 use crate::arch::{Isa, Kernel, Simd};
-use crate::ops::quantize::QuantizedRows;
+use crate::ops::quantize::BlockRows;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ pub(super) fn floats(rows: usize, groups: usize) -> usize {
 }
 
 /// Writes the activations' scales, then their scaled sums, as tiles need them: `[tiles, groups, 2, SIDE]`.
-pub(super) fn transpose_scales(x: &QuantizedRows, group: usize, out: &mut [f32]) {
+pub(super) fn transpose_scales(x: BlockRows<'_>, group: usize, out: &mut [f32]) {
     let from = x.groups(group);
     let groups = x.width() / group;
     for (first, out) in first_rows(x.rows()).zip(out.chunks_exact_mut(groups * SIDE * 2)) {
@@ -86,7 +86,7 @@ impl<const GROUP: usize, const MINS: bool> Kernel for Tiles<'_, GROUP, MINS> {
             for vector in 0..vectors {
                 let out = self.outs.start + vector * SIDE;
                 for m in 0..SIDE {
-                    let y = self.op.y.ptr().wrapping_add((first + m) * self.op.w.outs() + out);
+                    let y = self.op.y.ptr().wrapping_add((first + m) * self.op.stride + out);
                     s.prefetch_write(y.cast());
                 }
                 let mut acc = [s.splat(0.0); SIDE];
@@ -183,10 +183,10 @@ impl Ahead {
         if self.tile == self.tiles {
             return;
         }
-        let width = of.op.x.width();
+        let stride = of.op.x.code_stride();
         let sums = ring.0[self.issued % RING].as_mut_ptr().cast();
         // SAFETY: 16 rows and a vector of the panel, at a group that there is.
-        unsafe { of.session.dot(self.rows, width, self.codes, Panel::CODE_STRIDE, sums) };
+        unsafe { of.session.dot(self.rows, stride, self.codes, Panel::CODE_STRIDE, sums) };
         self.issued += 1;
         self.rows = self.rows.wrapping_add(GROUP);
         self.codes = self.codes.wrapping_add(GROUP / 4 * Panel::CODE_STRIDE);

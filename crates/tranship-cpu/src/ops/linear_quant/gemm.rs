@@ -147,7 +147,7 @@ impl<const GROUP: usize, const MINS: bool, const WIDE: bool> Tiles<'_, GROUP, MI
         }
         // The result's lines come while the sums are made.
         for m in 0..M.min(rows - row) {
-            let y = self.op.y.ptr().wrapping_add((row + m) * self.op.w.outs() + out);
+            let y = self.op.y.ptr().wrapping_add((row + m) * self.op.stride + out);
             for t in 0..NT {
                 s.prefetch_write(y.wrapping_add(t * S::LANES).cast());
             }
@@ -160,7 +160,7 @@ impl<const GROUP: usize, const MINS: bool, const WIDE: bool> Tiles<'_, GROUP, MI
                 // A line of each row of the next tile.
                 if (g * GROUP).is_multiple_of(64) {
                     for m in 0..M {
-                        s.prefetch(codes[m].wrapping_add(M * x.width() + g * GROUP));
+                        s.prefetch(codes[m].wrapping_add(M * x.code_stride() + g * GROUP));
                     }
                 }
                 let ints = self.group_sums::<S, M, NT>(s, g, vector, codes);

@@ -123,7 +123,7 @@ impl<E: Blocks, const R: usize> Kernel for Gemv<'_, E, R> {
                 all
             };
             for (r, sum) in sums.into_iter().enumerate().take(rows) {
-                let at = r * op.w.outs() + out;
+                let at = r * op.stride + out;
                 // SAFETY: this thread alone has output `out`, of every row.
                 let y = unsafe { &mut op.y.range(at..at + 1)[0] };
                 *y = op.epilogue.finish(sum, out, *y);
@@ -140,7 +140,6 @@ impl<E: Blocks, const R: usize> Gemv<'_, E, R> {
     #[inline(always)]
     unsafe fn multiply_scales<S: Simd>(&mut self, s: S, groups: usize) -> [f32; R] {
         let x = self.op.x.groups(E::GROUP);
-        debug_assert_eq!(x.stride, groups);
         let mut low = [0.0; R];
         for (r, low) in low.iter_mut().enumerate() {
             let mut acc = s.splat(0.0);
@@ -148,7 +147,7 @@ impl<E: Blocks, const R: usize> Gemv<'_, E, R> {
                 // SAFETY: `g` goes by whole vectors up to `groups`, a multiple of the widest vector.
                 unsafe {
                     let at = r * groups + g;
-                    let of_x = r.min(self.op.x.rows() - 1) * groups + g;
+                    let of_x = r.min(self.op.x.rows() - 1) * x.stride + g;
                     let scale = s.load(self.scale.as_ptr().add(g));
                     let d = s.load(x.scale.as_ptr().add(of_x));
                     s.store(self.products.as_mut_ptr().add(at), s.mul(scale, d));

@@ -14,7 +14,7 @@ mod gemm;
 mod gemv;
 mod panel;
 
-use super::quantize::QuantizedRows;
+use super::quantize::{BlockRows, QuantizedRows};
 use super::unpack::{Blocks, WithBlocks, with_blocks};
 use super::{Epilogue, Out, Weights};
 use crate::arch::{Isa, Simd};
@@ -27,12 +27,13 @@ const FEW_ROWS: usize = 4;
 /// `y = x · wᵀ`, then the epilogue.
 #[derive(Clone, Copy)]
 pub(crate) struct LinearQuant<'a> {
-    x: &'a QuantizedRows,
+    x: BlockRows<'a>,
     w: Weights<'a>,
     encoding: Encoding,
     epilogue: Epilogue<'a>,
-    /// `[rows, outs]`.
+    /// `[rows, outs]`, rows `stride` apart.
     y: Out<'a>,
+    stride: usize,
 }
 
 impl<'a> LinearQuant<'a> {
@@ -44,11 +45,23 @@ impl<'a> LinearQuant<'a> {
         epilogue: Epilogue<'a>,
         y: Out<'a>,
     ) -> LinearQuant<'a> {
+        LinearQuant::strided(x.view(), w, epilogue, y, w.outs())
+    }
+
+    /// The same, with rows of results `stride` apart; `y` ends with the last.
+    pub(crate) fn strided(
+        x: BlockRows<'a>,
+        w: Weights<'a>,
+        epilogue: Epilogue<'a>,
+        y: Out<'a>,
+        stride: usize,
+    ) -> LinearQuant<'a> {
         let DType::Block(encoding) = w.dtype() else { panic!("{} weights have no blocks", w.dtype()) };
         assert_eq!(x.width(), w.width(), "the width of activations and weights");
-        assert_eq!(y.len(), x.rows() * w.outs(), "the result's size");
+        let len = if x.rows() == 0 { 0 } else { (x.rows() - 1) * stride + w.outs() };
+        assert!(y.len() == len && w.outs() <= stride, "the result's size");
         assert!(epilogue.bias.is_none_or(|bias| bias.len() == w.outs()), "a bias for each output");
-        LinearQuant { x, w, encoding, epilogue, y }
+        LinearQuant { x, w, encoding, epilogue, y, stride }
     }
 
     /// Ends one vector of sums: the first `n` outputs from `out` on.
@@ -63,7 +76,7 @@ impl<'a> LinearQuant<'a> {
         let epilogue = &self.epilogue;
         // SAFETY: `n` outputs from `out` on exist, in the result and in the bias.
         unsafe {
-            let y = self.y.ptr().add(row * self.w.outs() + out);
+            let y = self.y.ptr().add(row * self.stride + out);
             let mut sums = sums;
             if let Some(bias) = epilogue.bias {
                 sums = s.add(sums, s.load_part(bias.as_ptr().add(out), n));
@@ -96,5 +109,29 @@ impl WithBlocks for Part<'_> {
         } else {
             gemm::part::<E>(self.op, self.isa, self.share);
         }
+    }
+}
+
+/// `linear` of rows and outputs in equal groups that meet each other alone.
+#[derive(Clone, Copy)]
+pub(crate) struct Grouped<'a> {
+    /// `[rows · groups, width]`: the groups of a row, one after the other.
+    pub(crate) x: &'a QuantizedRows,
+    /// `[outs, width]`.
+    pub(crate) w: Weights<'a>,
+    pub(crate) groups: usize,
+    pub(crate) epilogue: Epilogue<'a>,
+    /// `[rows, outs]`.
+    pub(crate) y: Out<'a>,
+}
+
+impl Grouped<'_> {
+    /// This thread's share of the outputs of each group.
+    pub(crate) fn part(&self, isa: Isa, share: Share<'_>) {
+        let rows = self.x.rows() / self.groups;
+        super::each_group(self.w, self.groups, rows, self.epilogue, self.y, |group, w, epilogue, y| {
+            let x = self.x.view().some(group, self.groups, rows);
+            LinearQuant::strided(x, w, epilogue, y, self.w.outs()).part(isa, share);
+        });
     }
 }
