@@ -34,7 +34,7 @@ impl CpuBackend {
             compute: FLOATS,
             kv: FLOATS,
             accum: DTypeSet::of(&[DType::F32]),
-            state: FLOATS,
+            state: DTypeSet::of(&[DType::F32]),
             weights: FLOATS.union(DTypeSet::blocks()),
             blocks: DTypeSet::of(&[DType::Q8_1]),
         };

@@ -4,10 +4,11 @@
 //! meets the others only where a call needs what another has written. Nothing is looked up by name or allocated.
 
 use crate::compile::bind::{self, Part};
-use crate::compile::{Buffer, Lowered, lower};
+use crate::compile::{BlockRows, Buffer, Lowered, Room, lower};
 use crate::cpu::Cpu;
+use crate::ops::experts::ExpertsMemory;
 use crate::ops::quantize::QuantizedRows;
-use crate::run::{Angles, BufferPtr, CacheForm, CachePtr, MAX_BLOCKS, Place, Work};
+use crate::run::{Angles, BufferPtr, MAX_BLOCKS, Place, TensorForm, TensorPtr, Work};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tranship_backend::{
@@ -28,14 +29,19 @@ pub(crate) struct CpuStep {
     cpu: Arc<Cpu>,
     limits: Limits,
     max_rows: usize,
+    /// Segments that are run together: buffers may have rows for each.
+    max_segments: usize,
+    /// Whether a carried tensor is rewritten once for each step, so that no segment can be split.
+    rewrites: bool,
     carried: Vec<CarriedSpec>,
-    forms: Vec<CacheForm>,
+    forms: Vec<TensorForm>,
     parts: Vec<Part>,
     memory: Vec<Line>,
     buffers: Spans,
-    /// Buffers of 8-bit blocks, and the width of each.
+    /// Buffers of 8-bit blocks, and what each holds.
     blocks: Vec<QuantizedRows>,
-    block_widths: Vec<usize>,
+    block_rows: Vec<BlockRows>,
+    experts: ExpertsMemory,
     tables: Vec<RopeTable>,
     angles: Vec<Angles>,
     places: Vec<Place>,
@@ -47,7 +53,7 @@ pub(crate) struct CpuStep {
 #[derive(Default)]
 struct Pointers {
     buffers: Vec<BufferPtr>,
-    caches: Vec<CachePtr>,
+    tensors: Vec<TensorPtr>,
 }
 
 // SAFETY: the pointers are of one `run`, which makes them anew; between runs nothing follows them.
@@ -62,7 +68,7 @@ impl CpuStep {
         chain.check()?;
         let mut lowered: HashMap<String, Arc<Lowered>> = HashMap::new();
         let (mut parts, mut tables, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
-        let mut first_cache = 0;
+        let mut first_tensor = 0;
         for (typed, bound) in chain.parts.iter().zip(chain.bind(weights)?) {
             let key = typed.canonical();
             let program = match lowered.get(&key) {
@@ -72,18 +78,22 @@ impl CpuStep {
             let weights = bind::weights(typed, &program, &bound)?;
             let ropes = bind::ropes(&program, &weights, &mut tables);
             let blocks = bind::blocks(&program, &mut blocks);
-            let caches = program.caches;
-            parts.push(Part { lowered: program, weights, ropes, blocks, first_cache });
-            first_cache += caches;
+            let tensors = program.tensors;
+            parts.push(Part { lowered: program, weights, ropes, blocks, first_tensor });
+            first_tensor += tensors;
         }
         if blocks.len() > MAX_BLOCKS {
             let why =
                 format!("its widths need {} buffers of blocks, and there are {MAX_BLOCKS}", blocks.len());
             return Err(BackendError::Unsupported { backend: "cpu".into(), op: "cast".into(), why });
         }
-        let (buffers, memory) = memory_for(&parts, chain.max_rows)?;
+        let (buffers, memory, max_segments) = memory_for(&parts, chain.max_rows)?;
         let carried = chain.carried();
-        let forms = carried.iter().map(|c| CacheForm { dtype: c.dtype, cols: c.cols }).collect();
+        let form = |c: &CarriedSpec| TensorForm { dtype: c.dtype, rows: c.rows, cols: c.cols };
+        let forms = carried.iter().map(form).collect();
+        let mut experts = ExpertsMemory::new(chain.max_rows);
+        parts.iter().flat_map(|part| &part.lowered.experts).for_each(|sizes| experts.add(sizes));
+        let rewrites = parts.iter().any(|part: &Part| part.lowered.rewrites);
         let angles =
             tables.iter().map(|t: &RopeTable| Angles { pairs: t.pairs(), ..Angles::default() }).collect();
         Ok(CpuStep {
@@ -93,10 +103,13 @@ impl CpuStep {
             parts,
             limits: chain.limits(),
             max_rows: chain.max_rows,
+            max_segments,
+            rewrites,
             memory,
             buffers,
             blocks: blocks.iter().map(|_| QuantizedRows::new()).collect(),
-            block_widths: blocks,
+            block_rows: blocks,
+            experts,
             tables,
             angles,
             places: Vec::new(),
@@ -112,39 +125,47 @@ fn selects(parts: &[Part]) -> bool {
     let [_, .., last] = parts else { return false };
     let lowered = &last.lowered;
     let result = lowered.result;
-    lowered.row_wise && result.buffer != 0 && lowered.buffers[result.buffer] == result.width
+    let room = Room { step: result.width, fixed: 0 };
+    lowered.row_wise && result.buffer != 0 && lowered.buffers[result.buffer] == room
 }
 
 /// Where each buffer starts, and its size, in lines.
 type Spans = Vec<(usize, usize)>;
 
-/// Places all buffers, each as wide as the widest program needs it, in one piece of memory.
-fn memory_for(parts: &[Part], rows: usize) -> Result<(Spans, Vec<Line>), BackendError> {
+/// Places all buffers, each with as much room as the most of any program, in one piece of memory; and says how many
+/// segments there is room for at once.
+fn memory_for(parts: &[Part], rows: usize) -> Result<(Spans, Vec<Line>, usize), BackendError> {
     let none =
         || BackendError::Device { backend: "cpu".into(), what: "no memory for the step's buffers".into() };
-    let mut widths: Vec<usize> = Vec::new();
+    let mut rooms: Vec<Room> = Vec::new();
     for (i, part) in parts.iter().enumerate() {
         let elsewhere = (i + 1 == parts.len() && selects(parts)).then_some(part.lowered.result.buffer);
-        for (buffer, width) in part.lowered.buffers.iter().enumerate() {
-            widths.resize(widths.len().max(buffer + 1), 0);
+        for (buffer, room) in part.lowered.buffers.iter().enumerate() {
+            rooms.resize(rooms.len().max(buffer + 1), Room::default());
             if elsewhere != Some(buffer) {
-                widths[buffer] = widths[buffer].max(*width);
+                rooms[buffer] = rooms[buffer].max(*room);
             }
         }
         // A result in another buffer is copied to buffer 0, for the next part or the caller.
         if elsewhere.is_none() {
-            widths[0] = widths[0].max(part.lowered.result.width);
+            rooms[0] = rooms[0].max(Room { step: part.lowered.result.width, fixed: 0 });
         }
     }
+    // As many segments as take no more room than the rows do, where segments take any; one at the least.
+    let sum = |of: fn(&Room) -> usize| rooms.iter().map(of).fold(0usize, usize::saturating_add);
+    let (step, fixed) = (sum(|r| r.step).saturating_mul(rows), sum(|r| r.fixed));
+    let segments = step.checked_div(fixed).map_or(rows, |fit| fit.clamp(1, rows));
     let (mut buffers, mut lines) = (Vec::new(), 0usize);
-    for width in widths {
-        let own = width.checked_mul(rows).ok_or_else(none)?.div_ceil(LINE);
+    for room in rooms {
+        let step = room.step.checked_mul(rows).ok_or_else(none)?;
+        let fixed = room.fixed.checked_mul(segments).ok_or_else(none)?;
+        let own = step.checked_add(fixed).ok_or_else(none)?.div_ceil(LINE);
         buffers.push((lines, own));
         lines = lines.checked_add(own).ok_or_else(none)?;
     }
     // Asked for on trial first: `vec!` ends the process when there is no memory.
     Vec::<Line>::new().try_reserve_exact(lines).map_err(|_| none())?;
-    Ok((buffers, vec![Line([0.0; LINE]); lines]))
+    Ok((buffers, vec![Line([0.0; LINE]); lines], segments))
 }
 
 impl Step for CpuStep {
@@ -160,22 +181,32 @@ impl Step for CpuStep {
     ) -> Result<(), BackendError> {
         check_batch(&self.limits, batch, input)?;
         RowState::check(batch, &self.carried)?;
+        if let Some(long) = batch.iter().find(|s| self.rewrites && s.rows > self.max_rows) {
+            let what = format!(
+                "{} rows of a segment cannot be split, for a tensor is rewritten once for each step: wanted at most {}",
+                long.rows, self.max_rows
+            );
+            return Err(BackendError::Batch(what));
+        }
         // Rows are run together up to the number that buffers are made for; a long segment is split.
         let (mut segment, mut done, mut first) = (0, 0, 0);
         while segment < batch.len() {
             self.places.clear();
             self.selected.clear();
-            self.pointers.caches.clear();
+            self.pointers.tensors.clear();
             let mut rows = 0;
-            while segment < batch.len() && rows < self.max_rows {
+            while segment < batch.len() && rows < self.max_rows && self.places.len() < self.max_segments {
                 let Segment { state, position, rows: all, outputs } = &mut batch[segment];
+                if self.rewrites && *all > self.max_rows - rows {
+                    break;
+                }
                 let taken = (*all - done).min(self.max_rows - rows);
                 self.places.push(Place { first: rows, rows: taken, position: *position + done });
                 let wanted = outputs.first(*all).max(done)..done + taken;
                 self.selected.extend(wanted.map(|row| rows + row - done));
                 if let Some(state) = state.as_any().downcast_mut::<RowState>() {
-                    let starts = (0..self.carried.len()).map(|t| CachePtr(state.buffer_mut(t).as_mut_ptr()));
-                    self.pointers.caches.extend(starts);
+                    let starts = (0..self.carried.len()).map(|t| TensorPtr(state.buffer_mut(t).as_mut_ptr()));
+                    self.pointers.tensors.extend(starts);
                 }
                 rows += taken;
                 done += taken;
@@ -261,9 +292,11 @@ impl CpuStep {
         tokens: &[u32],
         redirect: Option<BufferPtr>,
     ) {
-        for (width, blocks) in self.block_widths.iter().zip(&mut self.blocks) {
-            if blocks.rows() != rows || blocks.width() != *width {
-                blocks.reshape(rows, *width);
+        for (held, blocks) in self.block_rows.iter().zip(&mut self.blocks) {
+            let own = if held.form.step { rows } else { 0 };
+            let rows = (held.form.fixed * self.places.len() + own) * held.times;
+            if blocks.rows() != rows || blocks.width() != held.width {
+                blocks.reshape(rows, held.width);
             }
         }
         let blocks = self.blocks.as_mut_ptr();
@@ -293,8 +326,9 @@ impl CpuStep {
             blocks_out,
             angles: &self.angles,
             places: &self.places,
-            caches: &self.pointers.caches,
+            tensors: &self.pointers.tensors,
             forms: &self.forms,
+            experts: self.experts.room(),
         };
         self.cpu.pool().run(|share| parts.iter().for_each(|part| work.part(part, share)));
     }

@@ -1,9 +1,10 @@
 //! A lowered program with its own weights: what one part of a chain runs.
 
-use super::{Lowered, RopeUse, WeightUse};
+use super::{BlockRows, Lowered, RopeUse, WeightForm, WeightUse};
 use crate::ops::Weights;
+use crate::ops::memory::negative_rates;
 use std::sync::Arc;
-use tranship_backend::{BackendError, Bytes, RopeTable, Weight};
+use tranship_backend::{BackendError, Bytes, RopeTable, Weight, experts_of};
 use tranship_ctx::Typed;
 use tranship_dtype::DType;
 use tranship_tensor::{Tensor, TensorError};
@@ -15,13 +16,12 @@ pub(crate) enum Held {
     /// Matrices of one type and size, `[experts, outs, width]`, where they are stored: all in one piece, or each in
     /// its own.
     Bank { dtype: DType, pieces: Vec<Arc<dyn Bytes>>, outs: usize, width: usize },
-    /// A row of F32: gains, biases.
+    /// F32 values: gains, biases, rates, numbers of experts.
     Row(Vec<f32>),
 }
 
 impl Held {
     /// One matrix of a bank, `[outs, width]`; `None` of anything else and past the last.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for kernels that take a bank"))]
     pub(crate) fn expert(&self, expert: usize) -> Option<Weights<'_>> {
         let Held::Bank { dtype, pieces, outs, width } = self else { return None };
         let bytes = outs.checked_mul(dtype.row_bytes(*width)?)?;
@@ -41,13 +41,14 @@ pub(crate) struct Part {
     /// The index of each buffer of 8-bit blocks among those of the step.
     pub blocks: Vec<usize>,
     /// The index in the state of the part's first carried tensor.
-    pub first_cache: usize,
+    pub first_tensor: usize,
 }
 
 /// Finds the part's weights in the form that its kernels want.
 ///
 /// # Errors
-/// [`BackendError::Convert`] when a weight cannot be cast as the typed program says.
+/// [`BackendError::Convert`] when a weight cannot be cast as the typed program says, [`BackendError::Table`] when one is
+/// no table of experts.
 pub(crate) fn weights(
     typed: &Typed,
     lowered: &Lowered,
@@ -61,9 +62,17 @@ fn held(typed: &Typed, usage: &WeightUse, weight: Option<&Weight>) -> Result<Hel
     let weight = weight.ok_or_else(|| BackendError::NoWeight(name.clone()))?;
     let to = usage.casts.last().copied().unwrap_or(weight.dtype);
     let convert = |source: TensorError| BackendError::Convert { value: name.clone(), dtype: to, source };
+    if let WeightForm::Numbers(experts) = usage.form {
+        let numbers = experts_of(name, weight, experts)?;
+        return Ok(Held::Row(numbers.into_iter().map(|n| n as f32).collect()));
+    }
     let kept = cast(weight, &usage.casts).map_err(convert)?;
-    if usage.as_row {
-        return Ok(Held::Row(kept.values().map_err(convert)?));
+    match usage.form {
+        WeightForm::Row => return Ok(Held::Row(kept.values().map_err(convert)?)),
+        WeightForm::Rates(form, width) => {
+            return Ok(Held::Row(negative_rates(&kept.values().map_err(convert)?, form, width)));
+        }
+        WeightForm::Stored | WeightForm::Numbers(_) => {}
     }
     let width = kept.shape.last().copied().unwrap_or(1);
     let outs = kept.shape.iter().skip(1).rev().skip(1).product();
@@ -110,13 +119,13 @@ pub(crate) fn ropes(lowered: &Lowered, weights: &[Held], tables: &mut Vec<RopeTa
     lowered.ropes.iter().map(&mut index_of).collect()
 }
 
-/// The index of each of the part's buffers of 8-bit blocks in `all`, a list of widths to which new ones are added.
-pub(crate) fn blocks(lowered: &Lowered, all: &mut Vec<usize>) -> Vec<usize> {
+/// The index of each of the part's buffers of 8-bit blocks in `all`, to which new ones are added.
+pub(crate) fn blocks(lowered: &Lowered, all: &mut Vec<BlockRows>) -> Vec<usize> {
     let mut taken: Vec<usize> = Vec::new();
-    for width in &lowered.blocks {
-        let known = (0..all.len()).find(|i| all[*i] == *width && !taken.contains(i));
+    for rows in &lowered.blocks {
+        let known = (0..all.len()).find(|i| all[*i] == *rows && !taken.contains(i));
         taken.push(known.unwrap_or_else(|| {
-            all.push(*width);
+            all.push(*rows);
             all.len() - 1
         }));
     }

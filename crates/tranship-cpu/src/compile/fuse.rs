@@ -3,7 +3,8 @@
 
 use tranship_ctx::Typed;
 use tranship_dtype::DType;
-use tranship_program::{Action, Op, ValueId};
+use tranship_program::ops::Unary;
+use tranship_program::{Action, Dim, Op, ValueId};
 
 /// A node of the fused list.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,8 +13,8 @@ pub(crate) enum Fused {
     Plain(usize),
     /// A linear whose sums are added to `onto`; the linear's and the sum's node.
     LinearOnto { linear: usize, onto: ValueId, out: ValueId },
-    /// `silu(gate) · up`.
-    SiluMul { gate: ValueId, up: ValueId, out: ValueId },
+    /// `silu(gate) · up`, or another function of the gate.
+    ActMul { function: Option<Unary>, gate: ValueId, up: ValueId, out: ValueId },
 }
 
 /// The graph's nodes, with those that one kernel does together made one.
@@ -33,11 +34,14 @@ pub(crate) fn fuse(typed: &Typed) -> Vec<Fused> {
     let mut fused: Vec<Option<Fused>> = vec![None; graph.nodes.len()];
     for (i, node) in graph.nodes.iter().enumerate() {
         let Action::Apply { op, args, out } = &node.action else { continue };
-        let rows = |id: ValueId| graph.value(id).shape == graph.value(*out).shape;
+        // Rows of the step alone: others may be views of what is written before the place that a node is moved to.
+        let of_step = graph.value(*out).shape.rows() == Dim::N;
+        let rows = |id: ValueId| of_step && graph.value(id).shape == graph.value(*out).shape;
         match op {
             Op::Add if typed.dtype(*out) == DType::F32 => {
                 for (side, onto) in [(args[1], args[0]), (args[0], args[1])] {
-                    let Some((linear, Action::Apply { op: Op::Linear, args: own, .. })) = op_of(side) else {
+                    let Some((linear, Action::Apply { op: Op::Linear(_), args: own, .. })) = op_of(side)
+                    else {
                         continue;
                     };
                     // In place of what it reads itself, a linear would read its own sums.
@@ -55,8 +59,11 @@ pub(crate) fn fuse(typed: &Typed) -> Vec<Fused> {
             }
             Op::Mul => {
                 for (side, up) in [(args[0], args[1]), (args[1], args[0])] {
-                    let Some((silu, Action::Apply { op: Op::Silu, args, .. })) = op_of(side) else {
-                        continue;
+                    let Some((act, Action::Apply { op, args, .. })) = op_of(side) else { continue };
+                    let function = match op {
+                        Op::Silu => None,
+                        Op::Unary(function) => Some(*function),
+                        _ => continue,
                     };
                     if inner(side)
                         && side != up
@@ -65,8 +72,8 @@ pub(crate) fn fuse(typed: &Typed) -> Vec<Fused> {
                         && rows(side)
                         && fused[i].is_none()
                     {
-                        gone[silu] = true;
-                        fused[i] = Some(Fused::SiluMul { gate: args[0], up, out: *out });
+                        gone[act] = true;
+                        fused[i] = Some(Fused::ActMul { function, gate: args[0], up, out: *out });
                     }
                 }
             }
@@ -88,7 +95,7 @@ impl Fused {
                 inputs.push(*onto);
                 inputs
             }
-            Fused::SiluMul { gate, up, .. } => vec![*gate, *up],
+            Fused::ActMul { gate, up, .. } => vec![*gate, *up],
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Buffers by lifetime: a value takes a buffer that is free, and gives it back after its last use.
 
-use super::Buffer;
+use super::{Buffer, Form, Room};
 
 /// Buffers and which of them are free.
 pub(crate) struct Slots {
-    widths: Vec<usize>,
+    rooms: Vec<Room>,
     free: Vec<Buffer>,
 }
 
@@ -12,24 +12,28 @@ impl Slots {
     /// Buffer 0, for the rows that pass from program to program: taken for input rows of a width, or free.
     pub fn new(input: Option<usize>) -> Slots {
         match input {
-            Some(width) => Slots { widths: vec![width], free: Vec::new() },
-            None => Slots { widths: vec![1], free: vec![Buffer(0)] },
+            Some(width) => Slots { rooms: vec![Room::of(width, Form::STEP)], free: Vec::new() },
+            None => Slots { rooms: vec![Room::of(1, Form::STEP)], free: vec![Buffer(0)] },
         }
     }
 
     /// A free buffer for rows of `width`: the one that needs the least more room, or a new one.
-    pub fn take(&mut self, width: usize) -> Buffer {
-        let growth = |b: &Buffer| (width.saturating_sub(self.widths[b.0]), self.widths[b.0]);
+    pub fn take(&mut self, width: usize, form: Form) -> Buffer {
+        let wanted = Room::of(width, form);
+        let growth = |b: &Buffer| {
+            let room = self.rooms[b.0];
+            (wanted.fixed.saturating_sub(room.fixed), wanted.step.saturating_sub(room.step), room.step)
+        };
         let best = self.free.iter().enumerate().min_by_key(|(_, b)| growth(b)).map(|(i, _)| i);
         match best {
             Some(i) => {
                 let buffer = self.free.swap_remove(i);
-                self.widths[buffer.0] = self.widths[buffer.0].max(width);
+                self.rooms[buffer.0] = self.rooms[buffer.0].max(wanted);
                 buffer
             }
             None => {
-                self.widths.push(width);
-                Buffer(self.widths.len() - 1)
+                self.rooms.push(wanted);
+                Buffer(self.rooms.len() - 1)
             }
         }
     }
@@ -40,13 +44,8 @@ impl Slots {
         self.free.push(buffer);
     }
 
-    /// Makes a taken buffer at least this wide.
-    pub fn widen(&mut self, buffer: Buffer, width: usize) {
-        self.widths[buffer.0] = self.widths[buffer.0].max(width);
-    }
-
-    /// The widths of all buffers.
-    pub fn widths(self) -> Vec<usize> {
-        self.widths
+    /// The room of each buffer.
+    pub fn rooms(self) -> Vec<Room> {
+        self.rooms
     }
 }

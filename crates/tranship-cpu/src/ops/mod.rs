@@ -6,14 +6,23 @@
 #![allow(clippy::needless_range_loop, reason = "register tiles: one index goes into several arrays")]
 
 pub(crate) mod attend;
+pub(crate) mod compressed;
+pub(crate) mod columns;
+pub(crate) mod conv;
 pub(crate) mod elementwise;
 pub(crate) mod exp;
+pub(crate) mod experts;
+pub(crate) mod functions;
+pub(crate) mod latent_attend;
 pub(crate) mod linear_f32;
 pub(crate) mod linear_quant;
+pub(crate) mod memory;
 pub(crate) mod quantize;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
+pub(crate) mod route;
 pub(crate) mod rows;
+pub(crate) mod streams;
 #[cfg(test)]
 mod tests;
 pub(crate) mod unpack;
@@ -118,6 +127,12 @@ impl<'a> Weights<'a> {
         self.bytes.len() / self.outs.max(1)
     }
 
+    /// Some of the rows.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> Weights<'a> {
+        let size = self.row_bytes();
+        Weights { bytes: &self.bytes[rows.start * size..rows.end * size], outs: rows.len(), ..*self }
+    }
+
     /// The bytes of row `row`.
     pub(crate) fn row(&self, row: usize) -> &'a [u8] {
         &self.bytes[row * self.row_bytes()..(row + 1) * self.row_bytes()]
@@ -166,5 +181,27 @@ impl Epilogue<'_> {
             None => sum,
         };
         if self.add { old + sum } else { sum }
+    }
+}
+
+/// Gives `f` the number, the weights, the epilogue and the results of each group; results of a row are `w.outs()` behind
+/// those of the row before.
+fn each_group<'a>(
+    w: Weights<'a>,
+    groups: usize,
+    rows: usize,
+    epilogue: Epilogue<'a>,
+    y: Out<'a>,
+    mut f: impl FnMut(usize, Weights<'a>, Epilogue<'a>, Out<'a>),
+) {
+    let (outs, all) = (w.outs() / groups, w.outs());
+    assert_eq!(y.len(), rows * all, "the result's size");
+    for group in (0..groups).filter(|_| rows > 0) {
+        let own = group * outs..(group + 1) * outs;
+        let epilogue = Epilogue { bias: epilogue.bias.map(|bias| &bias[own.clone()]), ..epilogue };
+        // SAFETY: within `y`, from the group's first result to its last; those between that are of other groups are left
+        // alone, for a kernel writes only outputs that there are.
+        let y = unsafe { Out::from_raw(y.ptr().add(own.start), (rows - 1) * all + outs) };
+        f(group, w.rows(own), epilogue, y);
     }
 }

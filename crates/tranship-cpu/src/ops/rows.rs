@@ -1,6 +1,7 @@
-//! Rows between activations and what is stored: a table's rows in, a cache's rows out.
+//! Rows between activations and what is stored: a table's rows in, a carried tensor's rows in and out.
 
 use super::elementwise::{round_bf16, round_f16};
+use super::linear_f32::widen::{Bf16, F16, F32, Format};
 use super::{Out, Weights};
 use crate::arch::{Isa, Kernel, Simd};
 use crate::pool::Share;
@@ -33,24 +34,153 @@ impl Gather<'_> {
     }
 }
 
-/// Rows of activations into a cache.
+/// Rows of the past as kernels read them: a tensor that is kept, and the step's own rows where they are not in it yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Past<'a> {
+    /// `[slots, width]` as bytes of `dtype`; row `r` is in slot `(r + turn) % slots`.
+    pub(crate) kept: &'a [u8],
+    /// F32, F16 or BF16.
+    pub(crate) dtype: DType,
+    pub(crate) width: usize,
+    pub(crate) slots: usize,
+    pub(crate) turn: usize,
+    /// The number of the step's first row, and the rows `[_, width]`; already rounded to `dtype`.
+    pub(crate) new: Option<(usize, &'a [f32])>,
+}
+
+impl Past<'_> {
+    /// Columns of row `row` in F32, then zeros to the end of `to`.
+    #[inline(always)]
+    pub(crate) fn widen<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, to: &mut [f32]) {
+        if let Some((first, new)) = self.new
+            && row >= first
+        {
+            let row = &new[(row - first) * self.width..(row - first + 1) * self.width][cols];
+            to[..row.len()].copy_from_slice(row);
+            to[row.len()..].fill(0.0);
+            return;
+        }
+        let slot = row + self.turn;
+        // A division for each row would be felt, and most tensors are no rings.
+        let slot = if slot < self.slots { slot } else { slot % self.slots };
+        let size = self.dtype.block_bytes();
+        let at = slot * self.width;
+        let bytes = &self.kept[(at + cols.start) * size..(at + cols.end) * size];
+        match self.dtype {
+            DType::F16 => widen_row::<S, F16>(s, bytes, to),
+            DType::BF16 => widen_row::<S, Bf16>(s, bytes, to),
+            _ => widen_row::<S, F32>(s, bytes, to),
+        }
+    }
+}
+
+/// Bytes of a row as F32, then zeros.
+#[inline(always)]
+fn widen_row<S: Simd, T: Format>(s: S, row: &[u8], to: &mut [f32]) {
+    let len = row.len() / T::BYTES;
+    assert!(len <= to.len(), "room for a row");
+    let mut at = 0;
+    // SAFETY: numbers from `at` on are within `row`, and as many floats within `to`.
+    unsafe {
+        while at + S::LANES <= len {
+            s.store(to.as_mut_ptr().add(at), T::load(s, row.as_ptr().add(at * T::BYTES)));
+            at += S::LANES;
+        }
+        if at < len {
+            let n = len - at;
+            s.store_part(to.as_mut_ptr().add(at), T::load_part(s, row.as_ptr().add(at * T::BYTES), n), n);
+        }
+    }
+    to[len..].fill(0.0);
+}
+
+/// Rows of a carried tensor as rows of activations.
+#[derive(Clone, Copy)]
+pub(crate) struct Load<'a> {
+    pub(crate) past: Past<'a>,
+    /// The number of the first row; rows before 0 are zero.
+    pub(crate) first: isize,
+    /// `[rows, width]`.
+    pub(crate) y: Out<'a>,
+}
+
+impl Load<'_> {
+    /// This thread's share of the rows.
+    pub(crate) fn part(&self, isa: Isa, share: Share<'_>) {
+        let range = share.range(self.y.len() / self.past.width, 1);
+        isa.dispatch(LoadRows { op: *self, range });
+    }
+}
+
+struct LoadRows<'a> {
+    op: Load<'a>,
+    range: Range<usize>,
+}
+
+impl Kernel for LoadRows<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Load { past, first, y } = self.op;
+        for row in self.range {
+            // SAFETY: each row belongs to one thread.
+            let y = unsafe { y.range(row * past.width..(row + 1) * past.width) };
+            match usize::try_from(first + row as isize) {
+                Ok(row) => past.widen(s, row, 0..past.width, y),
+                Err(_) => y.fill(0.0),
+            }
+        }
+    }
+}
+
+/// Where rows of activations go in a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slots {
+    /// Row `i` to slot `first + i`.
+    From(usize),
+    /// A ring: the row at position `p` to slot `p % slots`; only the last `slots` rows are kept.
+    Ring(usize),
+    /// Of the rows from a position on, those that close a span of so many positions, one slot for each span.
+    Per(usize, usize),
+}
+
+/// Rows of activations into a carried tensor.
 #[derive(Clone, Copy)]
 pub(crate) struct Store<'a> {
     /// `[rows, width]`.
     pub(crate) x: &'a [f32],
     pub(crate) width: usize,
-    /// The cache's type: F32, F16 or BF16.
+    /// The tensor's type: F32, F16 or BF16.
     pub(crate) dtype: DType,
-    /// The rows of the cache that are written, as bytes.
-    pub(crate) cache: Out<'a, u8>,
+    pub(crate) slots: Slots,
+    /// All of the tensor, as bytes.
+    pub(crate) kept: Out<'a, u8>,
 }
 
 impl Store<'_> {
     /// This thread's share of the rows.
+    ///
+    /// # Panics
+    /// When a row has no slot in the tensor: the step's caller has held the batch to the context.
     pub(crate) fn part(&self, isa: Isa, share: Share<'_>) {
-        let size = self.dtype.block_bytes();
-        assert_eq!(self.cache.len(), self.x.len() * size, "room for as many values as there are");
         isa.dispatch(StoreRows { op: *self, range: share.range(self.x.len() / self.width, 1) });
+    }
+
+    /// The slot of row `row`, if it is kept.
+    fn slot(&self, row: usize) -> Option<usize> {
+        let rows = self.x.len() / self.width;
+        match self.slots {
+            Slots::From(first) => Some(first + row),
+            Slots::Ring(position) => {
+                let slots = self.kept.len() / (self.width * self.dtype.block_bytes());
+                (row + slots >= rows).then(|| (position + row) % slots)
+            }
+            Slots::Per(position, rate) => {
+                let end = position + row + 1;
+                end.is_multiple_of(rate).then(|| end / rate - 1)
+            }
+        }
     }
 }
 
@@ -64,35 +194,42 @@ impl Kernel for StoreRows<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Store { x, width, dtype, cache } = self.op;
-        let size = dtype.block_bytes();
-        let Range { start, end } = self.range;
-        // SAFETY: each row belongs to one thread.
-        let bytes = unsafe { cache.range(start * width * size..end * width * size) };
-        let x = &x[start * width..end * width];
-        match dtype {
-            DType::F16 => {
-                let whole = x.len() / S::LANES * S::LANES;
-                for at in (0..whole).step_by(S::LANES) {
-                    // SAFETY: a whole vector from `at` on is within `x`, and as many numbers within `bytes`.
-                    unsafe {
-                        let v = finite(s, s.load(x.as_ptr().add(at)), 65_504.0);
-                        s.store_f16(bytes.as_mut_ptr().add(at * 2).cast(), v);
-                    }
-                }
-                for (b, v) in bytes[whole * 2..].as_chunks_mut::<2>().0.iter_mut().zip(&x[whole..]) {
-                    *b = half::f16::from_f32(round_f16(*v)).to_le_bytes();
+        let Store { x, width, dtype, kept, .. } = self.op;
+        let size = width * dtype.block_bytes();
+        for row in self.range {
+            let Some(slot) = self.op.slot(row) else { continue };
+            // SAFETY: each row belongs to one thread, and no two rows that are kept have the same slot.
+            let bytes = unsafe { kept.range(slot * size..(slot + 1) * size) };
+            store_row(s, &x[row * width..(row + 1) * width], dtype, bytes);
+        }
+    }
+}
+
+/// A row as bytes of a type; finite values stay finite.
+#[inline(always)]
+fn store_row<S: Simd>(s: S, x: &[f32], dtype: DType, bytes: &mut [u8]) {
+    match dtype {
+        DType::F16 => {
+            let whole = x.len() / S::LANES * S::LANES;
+            for at in (0..whole).step_by(S::LANES) {
+                // SAFETY: a whole vector from `at` on is within `x`, and as many numbers within `bytes`.
+                unsafe {
+                    let v = finite(s, s.load(x.as_ptr().add(at)), 65_504.0);
+                    s.store_f16(bytes.as_mut_ptr().add(at * 2).cast(), v);
                 }
             }
-            DType::BF16 => {
-                for (b, v) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(x) {
-                    *b = half::bf16::from_f32(round_bf16(*v)).to_le_bytes();
-                }
+            for (b, v) in bytes[whole * 2..].as_chunks_mut::<2>().0.iter_mut().zip(&x[whole..]) {
+                *b = half::f16::from_f32(round_f16(*v)).to_le_bytes();
             }
-            _ => {
-                for (b, v) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(x) {
-                    *b = v.to_le_bytes();
-                }
+        }
+        DType::BF16 => {
+            for (b, v) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(x) {
+                *b = half::bf16::from_f32(round_bf16(*v)).to_le_bytes();
+            }
+        }
+        _ => {
+            for (b, v) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(x) {
+                *b = v.to_le_bytes();
             }
         }
     }
@@ -104,4 +241,34 @@ fn finite<S: Simd>(s: S, v: S::F, limit: f32) -> S::F {
     let (limit, size) = (s.splat(limit), s.abs(v));
     let clamped = s.max(s.min(v, limit), s.sub(s.splat(0.0), limit));
     s.select_ge(limit, size, v, s.select_ge(s.splat(f32::MAX), size, clamped, v))
+}
+
+/// Rows from before a step, in F32, and the step's own.
+#[derive(Clone, Copy)]
+pub(crate) struct Window<'a> {
+    /// `[slots, width]`; the row at position `p` is in slot `(p + turn) % slots`.
+    pub(crate) kept: &'a [f32],
+    pub(crate) slots: usize,
+    pub(crate) turn: usize,
+    /// Rows that there are from before the step.
+    pub(crate) before: usize,
+    /// That of the step's first row.
+    pub(crate) position: usize,
+    /// `[rows, width]`.
+    pub(crate) new: &'a [f32],
+    pub(crate) width: usize,
+}
+
+impl<'a> Window<'a> {
+    /// The row at a position; `None` before the start.
+    #[inline(always)]
+    pub(crate) fn row(&self, position: isize) -> Option<&'a [f32]> {
+        let position = usize::try_from(position).ok()?;
+        if let Some(new) = position.checked_sub(self.position) {
+            return Some(&self.new[new * self.width..(new + 1) * self.width]);
+        }
+        let slot = (position + self.turn) % self.slots;
+        (position + self.before >= self.position)
+            .then(|| &self.kept[slot * self.width..(slot + 1) * self.width])
+    }
 }

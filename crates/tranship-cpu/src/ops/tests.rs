@@ -2,7 +2,7 @@
 //! that bits must be the same.
 
 #[path = "../../tests/common/mod.rs"]
-mod common;
+pub(super) mod common;
 
 use super::Out;
 use super::attend::Attend;
@@ -10,7 +10,7 @@ use super::elementwise::{Each, Elementwise};
 use super::exp::exp;
 use super::rms_norm::RmsNorm;
 use super::rope::Rope;
-use super::rows::{Gather, Store};
+use super::rows::{Gather, Past, Slots, Store};
 use super::{Weights, linear_f32::widen::widen_row};
 use crate::arch::{Isa, Kernel, Simd};
 use crate::pool::Pool;
@@ -79,17 +79,21 @@ impl Sequence {
     fn attend(&self, isa: Isa, threads: usize, from: usize, to: usize) -> Vec<f32> {
         let Shape { heads, kv_heads, dim, dtype, .. } = self.shape;
         let mut y = vec![f32::NAN; (to - from) * heads * dim];
-        let bytes = to * kv_heads * dim * dtype.block_bytes();
+        let width = kv_heads * dim;
+        let bytes = to * width * dtype.block_bytes();
+        let past = |kept| Past { kept, dtype, width, slots: to, turn: 0, new: None };
         let op = Attend {
             q: &self.q[from * heads * dim..to * heads * dim],
             position: from,
-            k: &self.k[..bytes],
-            v: &self.v[..bytes],
-            dtype,
             heads,
             kv_heads,
-            dim,
+            keys: past(&self.k[..bytes]),
+            values: Some(past(&self.v[..bytes])),
             scale: 0.3,
+            window: None,
+            softcap: None,
+            sinks: None,
+            compressed: None,
             y: Out::new(&mut y),
         };
         Pool::new(threads).unwrap().run(|share| op.part(isa, share, 0));
@@ -179,7 +183,8 @@ fn rms_norm_is_its_definition() {
             let random = &mut Random::new(width as u64);
             let (x, gain) = (random.floats(rows * width, 5.0), random.floats(width, 2.0));
             let mut y = vec![0.0; x.len()];
-            let op = RmsNorm { x: &x, gain: &gain, eps: 1e-5, y: Out::new(&mut y) };
+            let y_out = Out::new(&mut y);
+            let op = RmsNorm { x: &x, width, heads: 1, gain: Some(&gain), offset: 0.0, eps: 1e-5, y: y_out };
             Pool::new(2).unwrap().run(|share| op.part(isa, share));
             let mut wanted = Vec::new();
             for x in x.chunks_exact(width) {
@@ -205,7 +210,9 @@ fn rope_turns_pairs() {
                 let x = random.floats(rows * width, 2.0);
                 let (cos, sin) = (random.floats(rows * pairs, 1.0), random.floats(rows * pairs, 1.0));
                 let mut y = x.clone();
-                let op = Rope { x: Out::new(&mut y), width, heads, style, cos: &cos, sin: &sin, pairs };
+                let (x_out, cos, sin) = (Out::new(&mut y), &cos, &sin);
+                let op =
+                    Rope { x: x_out, width, heads, style, cos, sin, pairs, skip: 0, inverse: false };
                 Pool::new(2).unwrap().run(|share| op.part(isa, share));
                 let mut wanted: Vec<(f64, f64)> = x.iter().map(|x| (f64::from(*x), 4.0)).collect();
                 for row in 0..rows {
@@ -305,7 +312,8 @@ fn rows_of_tables_and_caches() {
         tranship_tensor::encode(dtype, &stored, &mut wanted).expect("a float type");
         for isa in isas() {
             let mut cache = vec![0u8; wanted.len()];
-            let op = Store { x: &x, width, dtype, cache: Out::new(&mut cache) };
+            let kept = Out::new(&mut cache);
+            let op = Store { x: &x, width, dtype, slots: Slots::From(0), kept };
             Pool::new(2).unwrap().run(|share| op.part(isa, share));
             let (got, wanted) = (decode(dtype, &cache, x.len()), decode(dtype, &wanted, x.len()));
             for (i, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
