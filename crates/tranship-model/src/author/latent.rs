@@ -30,7 +30,7 @@ pub(super) fn write(latent: &LatentAttention, x: &str, sheet: &mut Sheet<'_>) ->
     let key = sheet.linear(&h, "wr", Part::SharedKey, [rope_dim, hidden], bias("br"))?;
     sheet.weight("c_gain", &[rank], Part::LatentNorm)?;
     let expanded = heads.saturating_mul(key_dim.saturating_add(value_dim));
-    sheet.weight("w_up", &[expanded, rank], Part::LatentUp)?;
+    sheet.weight("w_kv", &[expanded, rank], Part::LatentUp)?;
     let (q, key) = match &latent.rope {
         Some(rope) => {
             let turn = Turn { skip: key_dim, ..Turn::default() };
@@ -41,7 +41,7 @@ pub(super) fn write(latent: &LatentAttention, x: &str, sheet: &mut Sheet<'_>) ->
     sheet.say(format!("q = {q}"));
     sheet.say(format!("{c}[pos .. pos+n] = rms_norm({row}, c_gain, eps: {eps})"));
     sheet.say(format!("{r}[pos .. pos+n] = {key}"));
-    let rows = format!("{c}[.. pos+n], {r}[.. pos+n], w_up");
+    let rows = format!("{c}[.. pos+n], {r}[.. pos+n], w_kv");
     sheet.say(format!("a = latent_attend(q, {rows}, heads: {heads}, key_dim: {key_dim}, scale: {scale})"));
     sheet.linear("a", "wo", Part::Output, [hidden, heads.saturating_mul(value_dim)], bias("bo"))
 }
