@@ -482,7 +482,9 @@ impl ModelSpec {
         match (checkpoint.format(), checkpoint.config()) {
             (Format::Gguf, _) => families::from_gguf(checkpoint),
             (_, Some(config)) => {
-                families::readable(config)?;
+                if checkpoint.format() != Format::ConfigOnly {
+                    families::readable(config)?;
+                }
                 ModelSpec::from_config(config)
             }
             (_, None) => Err(ModelError::NoConfig { path: checkpoint.path().to_owned() }),

@@ -1,6 +1,6 @@
 //! Specs of whole checkpoints: every fixture maps and fits, and what does not fit is all named.
 
-use super::common::{Meta, config, configs, fixture, gguf as build_gguf};
+use super::common::{Meta, config, configs, fixture, gguf as build_gguf, list};
 use std::fs;
 use tranship_dtype::DType;
 use tranship_model::{Attention, Ffn, Mixer, ModelError, ModelSpec, TensorFault};
@@ -23,8 +23,7 @@ fn attention(spec: &mut ModelSpec, layer: usize) -> &mut Attention {
 #[test]
 fn every_fixture_maps_and_fits() {
     let (mut gguf, mut safetensors) = (0, 0);
-    for entry in fs::read_dir(fixture("models")).unwrap() {
-        let name = format!("models/{}", entry.unwrap().file_name().to_string_lossy());
+    for name in list("models") {
         let is_model = name.ends_with(".gguf") || fixture(&name).is_dir();
         if !is_model || name.contains("-00002-of-") {
             continue;

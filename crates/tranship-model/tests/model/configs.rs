@@ -173,14 +173,14 @@ fn an_original_context_beside_the_scaling_counts() {
 }
 
 #[test]
-fn mistral_is_llama_without_a_window() {
+fn mistral_is_llama_with_or_without_a_window() {
     let mut config = changed(json!({"model_type": "mistral"}));
     let refusal = |config: &Value| ModelSpec::from_config(config).unwrap_err().to_string();
-    let absent = "`sliding_window`: missing, wanted null, for an absent window is one of 4096";
+    let absent = "`sliding_window`: missing, wanted a whole number, or null for attention over all positions";
     assert_eq!(refusal(&config), absent);
     config["sliding_window"] = json!(4096);
-    let window = "`sliding_window`: 4096 is not supported (null: attention over all positions)";
-    assert_eq!(refusal(&config), window);
+    let sliding = ModelSpec::from_config(&config).unwrap();
+    assert_eq!(attention(&sliding).window, Some(4096));
     config["sliding_window"] = Value::Null;
     let mistral = ModelSpec::from_config(&config).unwrap();
     assert_eq!(mistral, ModelSpec { architecture: "mistral".into(), ..spec(json!({})) });
@@ -322,8 +322,10 @@ fn values_out_of_range_are_named() {
 #[test]
 fn what_no_program_can_say_is_named() {
     refused(&[
-        (json!({"model_type": "qwen9"}), "`model_type`: \"qwen9\" is not supported (llama, mistral)"),
-        (json!({"hidden_act": "gelu"}), "`hidden_act`: \"gelu\" is not supported (silu)"),
+        (
+            json!({"hidden_act": "gelu_fast"}),
+            "`hidden_act`: \"gelu_fast\" is not supported (silu, gelu, gelu_pytorch_tanh, relu2)",
+        ),
         (
             json!({"sliding_window": 4096}),
             "`sliding_window`: 4096 is not supported (null: attention over all positions)",
@@ -340,11 +342,6 @@ fn what_no_program_can_say_is_named() {
             json!({"rope_parameters": {"rope_type": "longrope"}}),
             "`rope_parameters.rope_type`: \"longrope\" is not supported (default, linear, llama3, yarn)",
         ),
-        (
-            json!({"rope_scaling": {"type": "yarn", "factor": 2, "original_max_position_embeddings": 64,
-                "truncate": false}}),
-            "`rope_scaling.truncate`: false is not supported (true: whole bounds of the ramp)",
-        ),
         (json!({"partial_rotary_factor": 0.5}), "`partial_rotary_factor`: 0.5 is not supported (1)"),
         (
             json!({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25}}),
@@ -353,7 +350,13 @@ fn what_no_program_can_say_is_named() {
         // What was found is cut to fit one line.
         (
             json!({"hidden_act": "x".repeat(200)}),
-            &format!("`hidden_act`: \"{}… is not supported (silu)", "x".repeat(63)),
+            &format!(
+                "`hidden_act`: \"{}… is not supported (silu, gelu, gelu_pytorch_tanh, relu2)",
+                "x".repeat(63)
+            ),
         ),
     ]);
+    let unknown = ModelSpec::from_config(&changed(json!({"model_type": "qwen9"}))).unwrap_err().to_string();
+    assert!(unknown.starts_with("`model_type`: \"qwen9\" is not supported ("), "{unknown}");
+    assert!(unknown.contains(", llama, ") && unknown.ends_with(')'), "{unknown}");
 }

@@ -3,6 +3,7 @@
 mod checkpoints;
 mod common;
 mod configs;
+mod families;
 mod gguf;
 mod programs;
 mod sources;

@@ -30,31 +30,59 @@ fn biases_yarn_and_an_own_head_read_well() {
     insta::assert_snapshot!(print(&spec, &[Cut::DecodeLayer { layer: 0, ctx: 256 }, Cut::Head]));
 }
 
-#[test]
-fn every_program_lifts_and_prints_back() {
-    for (name, spec) in configs() {
-        for cut in spec.cuts(64) {
-            let program = spec.program(cut).unwrap();
-            let text = program.to_string();
-            assert_eq!(Program::parse(&text).unwrap(), program, "{name}: {cut}");
-            assert!(text.starts_with(&format!("program {cut}\n")), "{name}: {cut}\n{text}");
-            program.lift().unwrap_or_else(|e| panic!("{name}: {cut}: {e}\n{text}"));
-        }
-    }
+/// Contexts of one position, of a fixture's, and longer than most windows.
+const CONTEXTS: [u64; 3] = [1, 48, 4096];
+
+/// The layers of a model of which each is another: where programs can differ in more than names.
+fn distinct(spec: &ModelSpec) -> Vec<usize> {
+    let layers = &spec.layers;
+    (0..layers.len()).filter(|&layer| !layers[..layer].contains(&layers[layer])).collect()
+}
+
+/// Holds every configuration to `check`, and fails with all that do not stand it.
+fn every(check: impl Fn(&ModelSpec) -> Result<(), String>) {
+    let fault = |(name, spec): (String, ModelSpec)| Some(format!("{name}: {}", check(&spec).err()?));
+    let faults: Vec<String> = configs().into_iter().filter_map(fault).collect();
+    assert!(faults.is_empty(), "{} models:\n{}", faults.len(), faults.join("\n"));
 }
 
 #[test]
-fn prefill_and_decode_carry_the_same_caches() {
-    for (name, spec) in configs() {
-        for layer in 0..spec.layers.len() {
-            let lift = |cut| spec.program(cut).unwrap().lift().unwrap();
-            let prefill = lift(Cut::PrefillLayer { layer, ctx: 64 });
-            let decode = lift(Cut::DecodeLayer { layer, ctx: 64 });
-            same_state(&prefill, &decode).unwrap_or_else(|e| panic!("{name}: {e}"));
-            let carried: Vec<_> = decode.roles().carried().map(|c| (c.name.clone(), c.axes.len())).collect();
-            assert_eq!(carried, [(format!("k{layer}"), 3), (format!("v{layer}"), 3)], "{name}");
+fn every_program_lifts_and_prints_back() {
+    every(|spec| {
+        let layers = distinct(spec);
+        let cuts = CONTEXTS.into_iter().flat_map(|ctx| {
+            let layer = |&layer| [Cut::PrefillLayer { layer, ctx }, Cut::DecodeLayer { layer, ctx }];
+            layers.iter().flat_map(layer).collect::<Vec<_>>()
+        });
+        for cut in cuts.chain([Cut::Embed, Cut::Head]) {
+            let program = spec.program(cut).map_err(|e| e.to_string())?;
+            let text = program.to_string();
+            assert_eq!(Program::parse(&text).unwrap(), program, "{cut}");
+            assert!(text.starts_with(&format!("program {cut}\n")), "{cut}\n{text}");
+            program.lift().map_err(|e| format!("{cut}: {e}\n{text}"))?;
         }
-    }
+        Ok(())
+    });
+}
+
+#[test]
+fn prefill_and_decode_carry_the_same_state() {
+    every(|spec| {
+        for (layer, ctx) in distinct(spec).into_iter().flat_map(|layer| CONTEXTS.map(|ctx| (layer, ctx))) {
+            let lift = |cut| spec.program(cut).unwrap().lift().map_err(|e| format!("{cut}: {e}"));
+            let prefill = lift(Cut::PrefillLayer { layer, ctx })?;
+            let decode = lift(Cut::DecodeLayer { layer, ctx })?;
+            same_state(&prefill, &decode).map_err(|e| e.to_string())?;
+            if let Some(Mixer::Attention(attention)) = &spec.layers[layer].mixer {
+                let rows = attention.window.unwrap_or(ctx).min(ctx);
+                let caches = [format!("k{layer}"), format!("v{layer}")].map(|cache| (cache, rows));
+                let carried: Vec<_> =
+                    decode.roles().carried().map(|c| (c.name.clone(), c.axes[0].1)).collect();
+                assert_eq!(carried, caches, "layer {layer}, ctx {ctx}");
+            }
+        }
+        Ok(())
+    });
 }
 
 #[test]
