@@ -58,11 +58,14 @@ fn rows(carried: &Carried, position: u64) -> Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tranship_backend::{CarriedSpec, RowState};
+    use std::sync::Arc;
+    use tranship_backend::{
+        Backend, CarriedSpec, Chain, Input, MapWeights, Outputs, Reference, RowState, Segment, Step, Weights,
+    };
     use tranship_ctx::Device;
     use tranship_dtype::DType;
     use tranship_handoff::{Axis, Identity, Progress, VERSION};
-    use tranship_program::{Extent, ValueId};
+    use tranship_program::{Extent, Program, ValueId};
 
     /// A layer with one tensor of each extent, two elements a row; the window is of 6.
     fn contract(ctx: u64, dtype: DType) -> Contract {
@@ -187,6 +190,139 @@ mod tests {
             let shape: Vec<usize> = b.shape.iter().map(|&s| s as usize).collect();
             let narrow = Tensor::new(DType::F16, &shape, b.bytes()).expect("a tensor");
             assert_eq!(narrow.to_f32().expect("floats"), wide, "{}", a.name);
+        }
+    }
+
+    /// A layer with every extent, which needs tokens beside its rows.
+    fn layer(ctx: u64) -> String {
+        let (spans, ring) = ((ctx / 2).max(1), ctx.min(5));
+        format!(
+            "program decode layer=0 ctx={ctx}
+  x      : [n, 8]
+  pos    : index
+  tokens : index [n]
+  k      : [{ctx}, 8]
+  conv   : [3, 8]
+  s      : [2, 4, 4]
+  f      : [3, 8]
+  g      : [3, 8]
+  c      : [{spans}, 4]
+  w      : [{ring}, 4]
+  taps   : [8, 4] @ \"taps\"
+  bias   : [2, 8] @ \"bias\"
+  sinks  : [2] @ \"sinks\"
+  route  : [3, 8] @ \"route\"
+  listed : [11, 2] @ \"listed\"
+  up     : [3, 5, 8] @ \"up\"
+  down   : [3, 8, 5] @ \"down\"
+  h = conv(join(conv[pos-3 .. pos], x), taps)
+  conv[pos+n-3 .. pos+n] = x
+  k[pos .. pos+n] = h
+  a = attend(h, k[.. pos+n], k[.. pos+n], heads: 2, kv_heads: 2, scale: 0.5)
+  m, s[..] = decayed_linear(s[..], h, a, h, heads: 2, rate: 0.9)
+  row = slice(m, to: 4)
+  ff = join(f[pos-3 .. pos], m)
+  gg = join(g[pos-3 .. pos], h)
+  ww = join(w[pos-{ring} .. pos], row)
+  f[pos+n-3 .. pos+n] = m
+  g[pos+n-3 .. pos+n] = h
+  w[pos+n-{ring} .. pos+n] = row
+  c[pos/2 .. (pos+n)/2] = compress(ff, gg, bias, rate: 2, overlap: yes)
+  b = compressed_attend(x, ww, c[.. (pos+n)/2], sinks, heads: 2, scale: 0.5, window: 6, rate: 2)
+  r = route_by_table(x, route, listed, tokens, top_k: 2, score: sqrt_softplus, normalize: yes, scale: 1.5)
+  return x + b + experts(b, r, up, down, top_k: 2, act: relu2)
+"
+        )
+    }
+
+    const EMBED: &str = "program embed\n  tokens : index [n]\n  table : [11, 8] @ \"table\"\n  return gather(table, tokens)\n";
+
+    fn weights() -> MapWeights {
+        let mut map = MapWeights::default();
+        let mut seed = 1u32;
+        let mut draw = || {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let shapes: [(&str, &[usize]); 7] = [
+            ("table", &[11, 8]),
+            ("taps", &[8, 4]),
+            ("bias", &[2, 8]),
+            ("sinks", &[2]),
+            ("route", &[3, 8]),
+            ("up", &[3, 5, 8]),
+            ("down", &[3, 8, 5]),
+        ];
+        for (name, shape) in shapes {
+            let values: Vec<f32> = (0..shape.iter().product()).map(|_| draw()).collect();
+            map.insert(name, Tensor::from_f32(shape, &values).expect("a tensor"));
+        }
+        let experts: Vec<f32> = (0..22).map(|i| (i * 5 % 3) as f32).collect();
+        map.insert("listed", Tensor::from_f32(&[11, 2], &experts).expect("a tensor"));
+        map
+    }
+
+    /// The compiled layer behind an embedding, and the contract of what it carries.
+    fn compiled(ctx: u64) -> (Box<dyn Step>, Contract) {
+        let (policy, backend) = (ComputeCtx::parity(Device::of("reference")), Reference::new());
+        let typed = |text: &str| {
+            let graph = Program::parse(text).and_then(|p| p.lift()).unwrap_or_else(|e| panic!("{e}"));
+            let stored = |name: &str| weights().weight(name).map(|w| w.dtype);
+            Arc::new(policy.typed(&graph, &stored, &backend.caps().accepts).expect("it types"))
+        };
+        let chain = Chain::new(vec![typed(EMBED), typed(&layer(ctx))], 16);
+        let one = |(c, dtype): (&tranship_program::Carried, DType)| Carried {
+            name: c.name.clone(),
+            layer: 0,
+            axes: c.axes.iter().map(|(name, size)| Axis { name: name.clone(), size: *size }).collect(),
+            dtype,
+            extent: c.extent,
+        };
+        let carried = chain.parts[1].carried().map(one).collect();
+        let contract = Contract { carried, ..contract(ctx, DType::F32) };
+        (backend.compile(&chain, &weights()).expect("it compiles"), contract)
+    }
+
+    fn run(step: &mut dyn Step, state: &mut dyn State, position: usize, tokens: &[u32]) -> Vec<u32> {
+        let mut out = Vec::new();
+        let segment = Segment { state, position, rows: tokens.len(), outputs: Outputs::All };
+        if !tokens.is_empty() {
+            step.run(&mut [segment], Input::Tokens(tokens), &mut out).expect("it runs");
+        }
+        out.iter().map(|v| v.to_bits()).collect()
+    }
+
+    /// A program with every extent goes on bit for bit, split anywhere, in contexts longer and shorter than its window
+    /// and its spans.
+    #[test]
+    fn programs_go_on_bit_for_bit() {
+        let policy = ComputeCtx::parity(Device::of("reference"));
+        let tokens: Vec<u32> = (0..23).map(|i| (i * 7 + 3) % 11).collect();
+        let (mut longest, _) = compiled(40);
+        let mut state = longest.new_state().expect("memory");
+        let whole = run(longest.as_mut(), state.as_mut(), 0, &tokens);
+        for (here, there) in [(24, 40), (40, 23), (4, 24), (24, 4), (3, 23), (1, 2)] {
+            let ((mut first, ours), (mut second, theirs)) = (compiled(here), compiled(there));
+            let extents: Vec<&str> = ours.carried.iter().map(|c| c.extent.name()).collect();
+            assert_eq!(
+                extents,
+                ["ring", "append", "recurrent", "frontier", "frontier", "ring", "compressed"]
+            );
+            for split in 0..here.min(there) as usize {
+                let end = (there as usize).min(tokens.len());
+                let mut left = first.new_state().expect("memory");
+                let mut found = run(first.as_mut(), left.as_mut(), 0, &tokens[..split]);
+                let tensors = read(left.as_ref(), &ours, split as u64).expect("rows");
+                let handoff = ours.take(Progress::of(&tokens[..split]), tensors).expect("it fits");
+                let handoff = Handoff::from_bytes(handoff.to_bytes().expect("sealed")).expect("it reads");
+                theirs.check(&handoff).expect("it fits");
+                let mut right = second.new_state().expect("memory");
+                write(right.as_mut(), &theirs, &handoff, &policy).expect("it is written");
+                for at in split..end {
+                    found.extend(run(second.as_mut(), right.as_mut(), at, &tokens[at..=at]));
+                }
+                assert_eq!(found, whole[..end * 8], "{here} to {there}, split at {split}");
+            }
         }
     }
 }
