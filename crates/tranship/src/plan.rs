@@ -5,8 +5,10 @@
 //!
 //! # How exact it is
 //!
-//! Weights are counted by tensor, in the type that the device will hold (wider than the stored one where it must be
-//! widened), and carried state by tensor from the contract: both to the byte. Activations and scratch are estimates
+//! Weights are counted by their sources, in the type that the device will hold (wider than the stored one where it must
+//! be widened), and carried state by tensor from the contract: both to the byte. A weight that is rows of a tensor counts
+//! those alone, so a tensor that several weights divide among them is counted once; and one that is put together from
+//! tensors counts what it is put together to. Activations and scratch are estimates
 //! of what any backend needs: the most bytes of computed rows that are live at once in any of the programs, for the
 //! rows of one batch, then one row of logits and one row of attention scores for each sequence. A backend that
 //! pads, packs or tiles takes more; one that fuses takes less.
@@ -76,10 +78,10 @@ pub fn demands(
     let chain = chain(model, policy, accepts, (&Section::whole(model), Phase::Prefill), (load.ctx, rows))?;
     // The head comes last, and runs on the last row of each sequence alone.
     let (head, layers) = chain.parts.split_last().map_or((None, &[][..]), |(h, l)| (Some(h), l));
-    let most = |parts: &[std::sync::Arc<Typed>], n: u64| parts.iter().map(|p| live_bytes(p, n)).max();
-    let activations = most(layers, load.rows).unwrap_or(0);
+    let sizes = |n: u64| Sizes { n, ctx: load.ctx };
+    let activations = layers.iter().map(|p| live_bytes(p, sizes(load.rows))).max().unwrap_or(0);
     demands.push(Demand::new(Kind::Activations, "rows of a batch", activations));
-    let logits = head.map_or(0, |h| live_bytes(h, load.sequences));
+    let logits = head.map_or(0, |h| live_bytes(h, sizes(load.sequences)));
     demands.push(Demand::new(Kind::Activations, "logits", logits));
     let scores = layers.iter().map(|p| score_bytes(p, load.ctx)).max().unwrap_or(0);
     let scores = scores.saturating_mul(load.sequences);
@@ -87,7 +89,7 @@ pub fn demands(
     Ok(demands)
 }
 
-/// A demand for each tensor that the programs name.
+/// A demand for each weight that the programs name.
 fn weights(model: &Model, accepts: &Accepts) -> Result<Vec<Demand>, Error> {
     let demand = |(name, shape): (String, Vec<u64>)| {
         let stored = model.stored(&name).unwrap_or(model.spec().default_dtype());
@@ -107,24 +109,43 @@ pub fn tensor_bytes(dtype: DType, shape: &[u64]) -> Option<u64> {
     rows.iter().try_fold(row, |bytes, axis| bytes.checked_mul(*axis))
 }
 
-/// The most bytes of computed rows that are live at once, `n` rows in the place of the symbolic ones.
-fn live_bytes(typed: &Typed, n: u64) -> u64 {
+/// Rows of one batch and positions of one sequence.
+#[derive(Clone, Copy)]
+struct Sizes {
+    n: u64,
+    ctx: u64,
+}
+
+impl Sizes {
+    /// The most rows that an axis of this size has.
+    fn rows(self, dim: Dim) -> u64 {
+        match dim {
+            Dim::Fixed(rows) => rows,
+            Dim::N => self.n,
+            Dim::PosN => self.ctx,
+            Dim::After(before) => before.saturating_add(self.n),
+            Dim::Per(rate) => self.ctx / rate.max(1),
+        }
+    }
+}
+
+/// The most bytes of computed rows that are live at once, in batches and sequences of these sizes.
+fn live_bytes(typed: &Typed, sizes: Sizes) -> u64 {
     let graph = typed.graph();
     let mut last_use = vec![0usize; graph.values.len()];
     for (at, node) in graph.nodes.iter().enumerate() {
         node.action.inputs().iter().for_each(|id| last_use[id.0] = at);
     }
     last_use[graph.result.0] = graph.nodes.len();
-    let bytes = |id: ValueId| row_bytes(graph, typed.dtype(id), id).saturating_mul(n);
+    let rows = |id: ValueId| sizes.rows(graph.value(id).shape.rows());
+    let bytes = |id: ValueId| row_bytes(graph, typed.dtype(id), id).saturating_mul(rows(id));
     let is_rows = |id: ValueId| graph.value(id).shape.rows() == Dim::N;
     let inputs: Vec<ValueId> = graph.declared().map(|(id, _)| id).filter(|id| is_rows(*id)).collect();
     let mut live: Vec<ValueId> = inputs;
     let mut most = 0u64;
     for (at, node) in graph.nodes.iter().enumerate() {
         // A read is a view of what the state holds.
-        if let Action::Apply { out, .. } = &node.action
-            && is_rows(*out)
-        {
+        if let Action::Apply { out, .. } | Action::Update { out, .. } = &node.action {
             live.push(*out);
         }
         most = most.max(live.iter().fold(0, |sum, id| bytes(*id).saturating_add(sum)));
@@ -140,16 +161,26 @@ fn row_bytes(graph: &Graph, dtype: DType, id: ValueId) -> u64 {
     blocks.saturating_mul(dtype.block_bytes() as u64)
 }
 
-/// Bytes of one row of attention scores: a score of each head for each position of the context.
+/// Bytes of one row of attention scores: a score of each head for each row of the caches that it may see.
 fn score_bytes(typed: &Typed, ctx: u64) -> u64 {
-    let of_node = |(i, node): (usize, &tranship_program::Node)| match &node.action {
-        Action::Apply { op: Op::Attend(attend), .. } => {
-            let accum = typed.accum(i).unwrap_or(DType::F32).block_bytes() as u64;
-            Some(attend.heads.saturating_mul(ctx).saturating_mul(accum))
-        }
-        _ => None,
+    let graph = typed.graph();
+    // Of a ring's joined rows, a query sees those up to its own.
+    let seen = |id: ValueId| Sizes { n: 1, ctx }.rows(graph.value(id).shape.rows());
+    let of_node = |(i, node): (usize, &tranship_program::Node)| {
+        let Action::Apply { op, args, .. } = &node.action else { return None };
+        let scores = match op {
+            Op::Attend(attend) => attend.heads.saturating_mul(seen(args[1])),
+            Op::LatentAttend(attend) => attend.heads.saturating_mul(ctx),
+            Op::CompressedAttend(attend) => {
+                attend.heads.saturating_mul(seen(args[1]).saturating_add(seen(args[2])))
+            }
+            Op::Choose(_) => seen(args[1]),
+            _ => return None,
+        };
+        let accum = typed.accum(i).unwrap_or(DType::F32).block_bytes() as u64;
+        Some(scores.saturating_mul(accum))
     };
-    typed.graph().nodes.iter().enumerate().filter_map(of_node).max().unwrap_or(0)
+    graph.nodes.iter().enumerate().filter_map(of_node).max().unwrap_or(0)
 }
 
 /// The pools of a budget, `host=8GiB,gpu=512MB`, the one that computes first; without one, the memory of this
