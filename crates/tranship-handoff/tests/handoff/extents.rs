@@ -94,11 +94,7 @@ fn kept(extent: Extent, rows: u64, position: u64) -> Vec<u64> {
                     kept.pop_front();
                 }
             }
-            Extent::Compressed { rate } => {
-                if (token + 1) % rate == 0 {
-                    kept.push_back(kept.len() as u64);
-                }
-            }
+            Extent::Compressed { rate } if (token + 1) % rate == 0 => kept.push_back(kept.len() as u64),
             Extent::Frontier { rate, keep } => {
                 kept.push_back(token);
                 // A span is whole: what the next one overlaps is all that is still needed.
