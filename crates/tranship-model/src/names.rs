@@ -39,7 +39,7 @@ parts! {
     KeyNorm,
     /// Scores of heads that have no value, `[heads]`.
     Sinks,
-    /// A mixer's output, `[hidden, width]`.
+    /// An attention's output, `[hidden, width]`.
     Output,
     /// The first projection of an output in groups, `[groups · rank, width / groups]`.
     OutputDown,
@@ -103,8 +103,16 @@ parts! {
     ConvKey,
     /// The convolution of values.
     ConvValue,
+    /// Queries of a memory, `[heads · key_dim, hidden]`.
+    MemoryQuery,
+    /// Keys of a memory.
+    MemoryKey,
+    /// Values of a memory, `[heads · value_dim, hidden]`.
+    MemoryValue,
     /// The gain of what is read from a memory.
     MemoryNorm,
+    /// The output of a mixer that has a memory or a convolution, `[hidden, width]`.
+    MemoryOutput,
     /// The gate of a mixer's output, `[width, hidden]`.
     OutputGate,
     /// The first projection of a gate through a lower rank, `[rank, hidden]`.

@@ -485,7 +485,8 @@ impl ModelSpec {
                 if checkpoint.format() != Format::ConfigOnly {
                     families::readable(config)?;
                 }
-                ModelSpec::from_config(config)
+                let spec = ModelSpec::from_config(config)?;
+                families::within(spec, |name| checkpoint.get(name).is_some())
             }
             (_, None) => Err(ModelError::NoConfig { path: checkpoint.path().to_owned() }),
         }

@@ -27,5 +27,5 @@ pub(super) fn write(
     sheet.weight("o_gain", &[width], Part::MemoryNorm)?;
     let gate = sheet.linear(&h, "wz", Part::OutputGate, [width, hidden], None)?;
     let gated = format!("rms_norm(o, o_gain, eps: {eps}) * sigmoid({gate})");
-    sheet.linear(&gated, "wo", Part::Output, [hidden, width], None)
+    sheet.linear(&gated, "wo", Part::MemoryOutput, [hidden, width], None)
 }

@@ -12,7 +12,6 @@ const L2_EPS: f64 = 1e-6;
 pub(super) fn write(delta: &GatedDeltaNet, x: &str, sheet: &mut Sheet<'_>) -> Result<String, ModelError> {
     let &GatedDeltaNet { key_heads, heads, key_dim, value_dim, .. } = delta;
     let hidden = sheet.hidden();
-    let (k_width, v_width) = (key_heads.saturating_mul(key_dim), heads.saturating_mul(value_dim));
     sheet.position();
     sheet.title(format!(
         "gated delta rule: {heads} memories of {key_dim} × {value_dim}, {key_heads} heads of queries and keys"
@@ -44,8 +43,8 @@ pub(super) fn write(delta: &GatedDeltaNet, x: &str, sheet: &mut Sheet<'_>) -> Re
     sheet.say(format!("o, {s}[..] = gated_delta({s}[..], {q}, {k}, vc, g, sigmoid({beta}), {attrs})"));
     sheet.weight("o_gain", &[value_dim], Part::MemoryNorm)?;
     let normed = format!("rms_norm(o, o_gain, eps: {}, heads: {heads})", delta.eps);
-    debug_assert_eq!(k_width, key_heads.saturating_mul(key_dim));
-    sheet.linear(&format!("{normed} * {gate}"), "wo", Part::Output, [hidden, v_width], None)
+    let width = heads.saturating_mul(value_dim);
+    sheet.linear(&format!("{normed} * {gate}"), "wo", Part::MemoryOutput, [hidden, width], None)
 }
 
 /// Expressions of the projections.
@@ -65,8 +64,7 @@ fn project(delta: &GatedDeltaNet, h: &str, sheet: &mut Sheet<'_>) -> Result<Proj
     if delta.projections == DeltaProjections::ByKeyHead {
         // Of each key head: its query, its key, the values and the gates of its value heads.
         let values = (heads / key_heads.max(1)).saturating_mul(value_dim);
-        let ends = [key_dim, key_dim, values, values].map(|width| width);
-        let width = ends.iter().fold(0u64, |sum, w| sum.saturating_add(*w)).saturating_mul(key_heads);
+        let width = key_dim.saturating_add(values).saturating_mul(2).saturating_mul(key_heads);
         let mixed = sheet.linear(h, "w_mix", Part::DeltaMix, [width, hidden], None)?;
         sheet.say(format!("mix = {mixed}"));
         let own = heads / key_heads.max(1);
@@ -86,9 +84,9 @@ fn project(delta: &GatedDeltaNet, h: &str, sheet: &mut Sheet<'_>) -> Result<Proj
             decay: part("ba", own, own),
         });
     }
-    let q = sheet.linear(h, "wq", Part::Query, [k_width, hidden], None)?;
-    let k = sheet.linear(h, "wk", Part::Key, [k_width, hidden], None)?;
-    let v = sheet.linear(h, "wv", Part::Value, [v_width, hidden], None)?;
+    let q = sheet.linear(h, "wq", Part::MemoryQuery, [k_width, hidden], None)?;
+    let k = sheet.linear(h, "wk", Part::MemoryKey, [k_width, hidden], None)?;
+    let v = sheet.linear(h, "wv", Part::MemoryValue, [v_width, hidden], None)?;
     let beta = sheet.linear(h, "w_beta", Part::Beta, [heads, hidden], None)?;
     let decay = match delta.decay {
         DeltaDecay::Head => sheet.linear(h, "w_decay", Part::Decay, [heads, hidden], None)?,
@@ -127,9 +125,9 @@ fn convolve(
     let ring = format!("conv_{name}");
     let axes = [("position", before), ("head", heads), ("dim", dim)];
     let joined = sheet.window(&ring, &axes, &new, "inputs that the convolution still reaches");
-    let weight = format!("conv_{name}_w");
-    sheet.weight(&format!("{weight}t"), &[heads.saturating_mul(dim), taps], part)?;
-    sheet.say(format!("{name}c = silu(conv({joined}, {weight}t))"));
+    let weight = format!("conv_{name}_t");
+    sheet.weight(&weight, &[heads.saturating_mul(dim), taps], part)?;
+    sheet.say(format!("{name}c = silu(conv({joined}, {weight}))"));
     sheet.keep(&ring, before, &new);
     Ok(())
 }

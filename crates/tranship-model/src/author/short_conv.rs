@@ -14,9 +14,9 @@ pub(super) fn write(mixer: &ShortConv, x: &str, sheet: &mut Sheet<'_>) -> Result
     let h = sheet.bind("h", x);
     let b = sheet.linear(&h, "wb", Part::ShortGate, [hidden, hidden], bias("bb"))?;
     let input = sheet.linear(&h, "wx", Part::ShortInput, [hidden, hidden], bias("bx"))?;
-    sheet.say(format!("u = {b} * {input}"));
+    sheet.say(format!("gated = {b} * {input}"));
     let axes = [("position", before), ("channel", hidden)];
-    let joined = sheet.window("conv", &axes, "u", "inputs that the convolution still reaches");
+    let joined = sheet.window("conv", &axes, "gated", "inputs that the convolution still reaches");
     sheet.weight("conv_t", &[hidden, taps], Part::ShortConv)?;
     let mut operands = format!("{joined}, conv_t");
     if biased {
@@ -25,6 +25,6 @@ pub(super) fn write(mixer: &ShortConv, x: &str, sheet: &mut Sheet<'_>) -> Result
     }
     let c = sheet.linear(&h, "wc", Part::ShortOutGate, [hidden, hidden], bias("bc"))?;
     sheet.say(format!("y = {c} * conv({operands})"));
-    sheet.keep("conv", before, "u");
-    sheet.linear("y", "wo", Part::Output, [hidden, hidden], bias("bo"))
+    sheet.keep("conv", before, "gated");
+    sheet.linear("y", "wo", Part::MemoryOutput, [hidden, hidden], bias("bo"))
 }

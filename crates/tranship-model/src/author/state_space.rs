@@ -10,7 +10,7 @@ use tranship_program::ops;
 pub(super) fn write(mixer: &StateSpace, x: &str, sheet: &mut Sheet<'_>) -> Result<String, ModelError> {
     let &StateSpace { heads, head_dim, groups, state, proj_bias, .. } = mixer;
     let hidden = sheet.hidden();
-    let (width, shared) = (heads.saturating_mul(head_dim), groups.saturating_mul(state));
+    let width = heads.saturating_mul(head_dim);
     let bias = |name| proj_bias.then_some(name);
     sheet.position();
     sheet.title(format!("state space: {heads} memories of {head_dim} × {state}, {groups} groups"));
@@ -41,12 +41,11 @@ pub(super) fn write(mixer: &StateSpace, x: &str, sheet: &mut Sheet<'_>) -> Resul
     sheet.weight("rate", &[heads], Part::DecayRate)?;
     sheet.weight("skip", &[heads], Part::StateSkip)?;
     let op = attrs(&Op::StateSpace(ops::StateSpace { heads, groups, form: mixer.form }));
-    sheet.say(format!("o, {s}[..] = state_space({s}[..], xc, bc_, cc, {dt}, rate, skip, {op})"));
+    sheet.say(format!("o, {s}[..] = state_space({s}[..], x_in, b_in, c_in, {dt}, rate, skip, {op})"));
     sheet.weight("o_gain", &[width], Part::MemoryNorm)?;
     let (eps, parts) = (mixer.eps, mixer.norm_groups);
     let gated = format!("rms_norm(o * silu({z}), o_gain, eps: {eps}, heads: {parts})");
-    debug_assert!(shared >= groups);
-    sheet.linear(&gated, "wo", Part::Output, [hidden, width], bias("bo"))
+    sheet.linear(&gated, "wo", Part::MemoryOutput, [hidden, width], bias("bo"))
 }
 
 /// Writes a short convolution with its ring, and `silu` of it.
@@ -77,8 +76,7 @@ fn convolve(
         sheet.bias(&bias, channels, part)?;
         operands += &format!(", {bias}");
     }
-    let result = if name == "b" { "bc_".to_owned() } else { format!("{name}c") };
-    sheet.say(format!("{result} = silu(conv({operands}))"));
+    sheet.say(format!("{name}_in = silu(conv({operands}))"));
     sheet.keep(&ring, before, &new);
     Ok(())
 }

@@ -127,6 +127,32 @@ impl<'a> Config<'a> {
         self.needed(key, "a list of numbers", found?)
     }
 
+    /// A least and a greatest value. What has no bound above may be `null`, or infinite as `transformers` writes it
+    /// where JSON has no number for it: `{"__float__": "Infinity"}`.
+    pub fn limits(
+        &self,
+        key: &str,
+        range: &RangeInclusive<f64>,
+    ) -> Result<Option<[Option<f64>; 2]>, ModelError> {
+        let limits = self.list(key, "a list of two numbers", |key, item| match item {
+            Value::Null => Ok(None),
+            Value::Object(tag) if tag.get("__float__").and_then(Value::as_str) == Some("Infinity") => {
+                Ok(None)
+            }
+            other => {
+                let found = other.as_f64().ok_or_else(|| value(key, "a number", kind(other)))?;
+                real(key, found, range).map(Some)
+            }
+        })?;
+        let Some(limits) = limits else { return Ok(None) };
+        let wrong = |found| value(self.path(key), "a least and a greatest number", found);
+        let [least, most] = limits[..] else { return Err(wrong(format!("{} of them", limits.len()))) };
+        match (least, most) {
+            (Some(least), Some(most)) if least > most => Err(wrong(format!("{least:?} and {most:?}"))),
+            _ => Ok(Some([least, most])),
+        }
+    }
+
     pub fn texts_or(&self, key: &str) -> Result<Option<Vec<&'a str>>, ModelError> {
         let text = |key: &str, item: &'a Value| item.as_str().ok_or_else(|| value(key, "a text", kind(item)));
         self.list(key, "a list of texts", text)

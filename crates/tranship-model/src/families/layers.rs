@@ -4,11 +4,29 @@ use super::config::Config;
 use super::{EPS, LAYERS, POSITIONS, VOCAB, WIDTH, value};
 use crate::{LayerSpec, ModelError, ModelSpec, Names};
 
+/// The keys that families call by names of their own.
+pub(super) struct Keys {
+    /// Of what is added to the mean square.
+    pub eps: &'static str,
+    /// Of the positions that the model was made for.
+    pub positions: &'static str,
+}
+
 /// The spec of a model with the keys that nearly all families write alike, and layers that `layer` gives by their
 /// number. The head is its own unless `tie_word_embeddings` says else, the epsilon that under `eps_key`.
 pub(super) fn spec(
     config: &Config<'_>,
-    eps_key: &str,
+    eps_key: &'static str,
+    names: Names,
+    layer: impl FnMut(usize) -> Result<LayerSpec, ModelError>,
+) -> Result<ModelSpec, ModelError> {
+    spec_by(config, Keys { eps: eps_key, positions: "max_position_embeddings" }, names, layer)
+}
+
+/// [`spec`] by other keys.
+pub(super) fn spec_by(
+    config: &Config<'_>,
+    keys: Keys,
     names: Names,
     layer: impl FnMut(usize) -> Result<LayerSpec, ModelError>,
 ) -> Result<ModelSpec, ModelError> {
@@ -19,8 +37,8 @@ pub(super) fn spec(
         streams: 1,
         hyper: None,
         vocab: config.whole("vocab_size", &VOCAB)?,
-        max_positions: config.whole("max_position_embeddings", &POSITIONS)?,
-        norm_eps: config.real(eps_key, &EPS)?,
+        max_positions: config.whole(keys.positions, &POSITIONS)?,
+        norm_eps: config.real(keys.eps, &EPS)?,
         gain_offset: 0.0,
         embed_scale: 1.0,
         logit_scale: 1.0,

@@ -6,10 +6,12 @@
 mod attention;
 mod config;
 mod deepseek;
+mod delta;
 mod dense;
 mod ffn;
 mod gemma;
 mod gguf;
+mod hybrid;
 mod layers;
 mod llama;
 mod mixture;
@@ -17,6 +19,7 @@ mod rope;
 
 use crate::{ModelError, ModelSpec};
 use config::Config;
+pub(crate) use delta::within;
 use gguf::Gguf;
 use std::ops::RangeInclusive;
 use tranship_weights::Checkpoint;
@@ -34,6 +37,8 @@ const LAYERS: RangeInclusive<u64> = 1..=MAX_LAYERS;
 const WIDTH: RangeInclusive<u64> = 1..=MAX_WIDTH;
 const VOCAB: RangeInclusive<u64> = 1..=MAX_VOCAB;
 const POSITIONS: RangeInclusive<u64> = 1..=crate::MAX_CTX;
+/// Of convolutions.
+const TAPS: RangeInclusive<u64> = 2..=4096;
 const EPS: RangeInclusive<f64> = 1e-30..=1.0;
 const THETA: RangeInclusive<f64> = 1.000_001..=1e12;
 const POSITIVE: RangeInclusive<f64> = 1e-6..=1e12;
@@ -49,15 +54,26 @@ const CONFIGS: &[(&str, FromConfig)] = &[
     ("gemma3_text", gemma::gemma3_text),
     ("glm4_moe", mixture::glm4_moe),
     ("gpt_oss", mixture::gpt_oss),
+    ("granitemoehybrid", hybrid::granitemoehybrid),
+    ("kimi_linear", delta::kimi_linear),
+    ("lfm2", hybrid::lfm2),
     ("llama", llama::from_config),
+    ("minimax", hybrid::minimax),
     ("minimax_m2", mixture::minimax_m2),
+    ("minimax_text_01", hybrid::minimax_text_01),
     ("mistral", dense::mistral),
     ("mixtral", mixture::mixtral),
+    ("nemotron_h", hybrid::nemotron_h),
     ("olmo2", dense::olmo2),
     ("phi3", dense::phi3),
     ("qwen2", dense::qwen2),
     ("qwen3", dense::qwen3),
+    ("qwen3_5", delta::qwen3_5),
+    ("qwen3_5_moe", delta::qwen3_5_moe),
+    ("qwen3_5_moe_text", delta::qwen3_5_moe_text),
+    ("qwen3_5_text", delta::qwen3_5_text),
     ("qwen3_moe", mixture::qwen3_moe),
+    ("qwen3_next", delta::qwen3_next),
     ("smollm3", dense::smollm3),
 ];
 
