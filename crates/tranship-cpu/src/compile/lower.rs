@@ -262,23 +262,16 @@ impl Lower<'_> {
         }
     }
 
-    /// `join`: a ring's rows stay where they are if they are as they were read.
+    /// `join`: rows of a ring and the step's stay where they are.
     pub(super) fn join(&mut self, args: &[ValueId], out: ValueId) -> Result<(), BackendError> {
-        if let Place::View(ring, Rows::Before(_)) = self.places[args[0].0] {
-            let new = match self.places[args[1].0] {
-                Place::Rows(buffer) => self.area(args[1], buffer)?,
-                _ => self.gathered(args[1])?,
-            };
-            self.places[out.0] = Place::Joined(ring, new);
-            return Ok(());
-        }
-        let (before, new) = (self.rows(args[0])?, self.rows(args[1])?);
-        let target = self.fresh(out)?;
-        let first = First::Zero;
-        self.call(Call::Move { x: before, first, rows: before.form, out: target, out_first: 0 });
-        let out_first = before.form.fixed;
-        self.call(Call::Move { x: new, first, rows: new.form, out: target, out_first });
-        self.place(out, target);
+        let Place::View(ring, Rows::Before(_)) = self.places[args[0].0] else {
+            return self.unsupported(args[0], "join", "it is taken as the rows of a ring, and is none");
+        };
+        let new = match self.places[args[1].0] {
+            Place::Rows(buffer) => self.area(args[1], buffer)?,
+            _ => self.gathered(args[1])?,
+        };
+        self.places[out.0] = Place::Joined(ring, new);
         Ok(())
     }
 
