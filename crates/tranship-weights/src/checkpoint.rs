@@ -272,6 +272,6 @@ fn safetensors_in(folder: &Path) -> Result<Vec<PathBuf>, WeightsError> {
 fn read_config(path: &Path) -> Result<Option<(PathBuf, serde_json::Value)>, WeightsError> {
     let Some(bytes) = read_small(path, MAX_CONFIG_BYTES)? else { return Ok(None) };
     let text = Text::new(path, &bytes, 0)?;
-    let object: serde_json::Map<String, serde_json::Value> = text.read()?;
+    let object = text.read_with_infinities()?;
     Ok(Some((path.to_owned(), serde_json::Value::Object(object))))
 }

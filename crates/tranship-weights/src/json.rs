@@ -5,7 +5,7 @@ use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},
 };
-use serde_json::value::RawValue;
+use serde_json::{Map, Value, value::RawValue};
 use std::{borrow::Cow, fmt, marker::PhantomData, path::Path};
 
 /// The members of a JSON object in their order, duplicates included.
@@ -65,6 +65,15 @@ impl<'a> Text<'a> {
         serde_json::from_str(self.text).map_err(|e| self.fault(&e, Item::Header))
     }
 
+    /// The text as an object, in which numbers that JSON has none for may be written as Python writes them. Each is
+    /// given as newer files have it: `Infinity` as `{"__float__": "Infinity"}`.
+    ///
+    /// # Errors
+    /// As [`Text::read`].
+    pub(crate) fn read_with_infinities(self) -> Result<Map<String, Value>, WeightsError> {
+        self.read().or_else(|fault| serde_json::from_str(&tagged(self.text)).map_err(|_| fault))
+    }
+
     /// A member of the object in this text: where it is, and reading it.
     pub(crate) fn member(self, raw: &'a RawValue) -> Text<'a> {
         // A raw value borrows from the text that it was read from, so this is its position there.
@@ -92,4 +101,27 @@ impl<'a> Text<'a> {
         let reason = message.rsplit_once(" at line ").map_or(message.as_str(), |(reason, _)| reason);
         WeightsError::Json { at, reason: reason.to_owned() }
     }
+}
+
+/// A text with `Infinity`, `-Infinity` and `NaN` outside strings as objects.
+fn tagged(text: &str) -> String {
+    let (mut tagged, mut rest) = (String::with_capacity(text.len()), text);
+    let (mut quoted, mut escaped) = (false, false);
+    while let Some(next) = rest.chars().next() {
+        let word = ["Infinity", "-Infinity", "NaN"].into_iter().find(|word| rest.starts_with(word));
+        let taken = match word.filter(|_| !quoted) {
+            Some(word) => {
+                tagged += &format!("{{\"__float__\": \"{word}\"}}");
+                word.len()
+            }
+            None => {
+                tagged.push(next);
+                next.len_utf8()
+            }
+        };
+        quoted ^= next == '"' && !escaped;
+        escaped = quoted && next == '\\' && !escaped;
+        rest = &rest[taken..];
+    }
+    tagged
 }

@@ -37,6 +37,21 @@ fn a_bare_configuration_has_no_tensors() {
     assert_eq!(Checkpoint::open(folder.path()).unwrap().format(), Format::ConfigOnly);
 }
 
+/// Python writes words where JSON has no number; `transformers` has come to write them as objects.
+#[test]
+fn numbers_without_end_are_read() {
+    let folder = Folder::new();
+    let text = r#"{"a": [0.0, Infinity], "b": -Infinity, "c": NaN, "d": "\"Infinity, \\", "e": [Infinity], "é": "NaN"}"#;
+    let newer = r#"{"a": [0.0, {"__float__": "Infinity"}], "b": {"__float__": "-Infinity"}, "c": {"__float__": "NaN"},
+        "d": "\"Infinity, \\", "e": [{"__float__": "Infinity"}], "é": "NaN"}"#;
+    let (older, newer) = (folder.open("a.json", text).unwrap(), folder.open("b.json", newer).unwrap());
+    assert_eq!(older.config(), newer.config());
+    assert_eq!(older.config().unwrap()["d"], "\"Infinity, \\");
+    // What is wrong beside them is found where it is.
+    let wrong = r#"{"a": Infinity, "b": Inf}"#;
+    refused("no word of Python's", folder.open("c.json", wrong), "c.json", "header, byte 6: expected value");
+}
+
 #[test]
 fn files_beside_the_model() {
     let folder = Folder::new();
