@@ -36,11 +36,12 @@ impl Sizes {
         let head_dim = match config.whole_or(dim_key, &WIDTH)? {
             Some(given) => given,
             None if head_dim == Absent::Derived => {
-                even_share(heads_key, heads, config.whole("hidden_size", &WIDTH)?)?
+                even_share(&config.path(heads_key), heads, config.whole("hidden_size", &WIDTH)?)?
             }
             None => config.whole(dim_key, &WIDTH)?,
         };
-        Heads { heads, kv_heads: (kv_key, kv_heads), head_dim: (dim_key, head_dim) }.hold()?;
+        let (kv_path, dim_path) = (config.path(kv_key), config.path(dim_key));
+        Heads { heads, kv_heads: (&kv_path, kv_heads), head_dim: (&dim_path, head_dim) }.hold()?;
         Ok(Sizes { heads, kv_heads, head_dim })
     }
 

@@ -412,7 +412,8 @@ fn nemotron_attention(config: &Config<'_>) -> Result<Mixer, ModelError> {
     let (kv_key, older) = ("num_key_value_heads", "attention_head_dim");
     let dim_key = if config.is_written(older) && !config.is_written("head_dim") { older } else { "head_dim" };
     let (heads, kv_heads, head_dim) = (size("num_attention_heads")?, size(kv_key)?, size(dim_key)?);
-    Heads { heads, kv_heads: (kv_key, kv_heads), head_dim: (dim_key, head_dim) }.hold()?;
+    let (kv_path, dim_path) = (config.path(kv_key), config.path(dim_key));
+    Heads { heads, kv_heads: (&kv_path, kv_heads), head_dim: (&dim_path, head_dim) }.hold()?;
     let attention = Sizes { heads, kv_heads, head_dim }.attention(None);
     Ok(mixer(&Attention { biases: biases(config)?, ..attention }, None))
 }

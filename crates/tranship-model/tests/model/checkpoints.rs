@@ -149,7 +149,12 @@ fn integers_are_no_weights() {
 
 #[test]
 fn configurations_of_fixtures_agree_with_their_checkpoints() {
-    for (name, spec) in configs() {
-        assert_eq!(open(name.trim_end_matches("/config.json")).1, spec, "{name}");
+    for (name, mut spec) in configs() {
+        let found = open(name.trim_end_matches("/config.json")).1;
+        // Its configuration is that of the language model alone, its tensors have the names of the composite.
+        if name.contains("qwen3_5_moe_text") {
+            spec.names = spec.names.under("model.", "model.language_model.");
+        }
+        assert_eq!(found, spec, "{name}");
     }
 }

@@ -1,7 +1,7 @@
 //! Fixtures as the tests of this crate see them.
 
 use std::path::PathBuf;
-use tranship_model::{ModelError, ModelSpec};
+use tranship_model::ModelSpec;
 
 /// A path under `fixtures/`.
 pub fn fixture(path: &str) -> PathBuf {
@@ -14,22 +14,6 @@ pub fn config(path: &str) -> serde_json::Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// Values of `model_type` that fixtures have and no family maps yet.
-const NOT_YET: &[&str] = &[
-    "deepseek_v3",
-    "deepseek_v4",
-    "granitemoehybrid",
-    "kimi_linear",
-    "lfm2",
-    "minimax",
-    "minimax_text_01",
-    "nemotron_h",
-    "qwen3_5",
-    "qwen3_5_moe_text",
-    "qwen3_5_text",
-    "qwen3_next",
-];
-
 /// The specs of all bare configurations, and of the tiny models that have one: (path, spec).
 pub fn configs() -> Vec<(String, ModelSpec)> {
     let mut paths = list("configs");
@@ -38,7 +22,7 @@ pub fn configs() -> Vec<(String, ModelSpec)> {
     }
     paths.sort();
     assert!(paths.len() >= 70, "fixtures are missing: {paths:?}");
-    paths.into_iter().filter_map(spec).collect()
+    paths.into_iter().map(spec).collect()
 }
 
 /// The paths in a folder of fixtures.
@@ -47,17 +31,9 @@ pub fn list(folder: &str) -> Vec<String> {
     entries.map(|entry| format!("{folder}/{}", entry.unwrap().file_name().to_string_lossy())).collect()
 }
 
-fn spec(path: String) -> Option<(String, ModelSpec)> {
-    let config = config(&path);
-    match ModelSpec::from_config(&config) {
-        Ok(spec) => Some((path, spec)),
-        Err(ModelError::Unsupported { key, .. })
-            if key == "model_type" && config[&key].as_str().is_some_and(|t| NOT_YET.contains(&t)) =>
-        {
-            None
-        }
-        Err(e) => panic!("{path}: {e}"),
-    }
+fn spec(path: String) -> (String, ModelSpec) {
+    let spec = ModelSpec::from_config(&config(&path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+    (path, spec)
 }
 
 /// A metadata value of a GGUF file.

@@ -5,5 +5,6 @@ mod common;
 mod configs;
 mod families;
 mod gguf;
+mod memories;
 mod programs;
 mod sources;
