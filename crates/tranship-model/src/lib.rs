@@ -32,7 +32,7 @@
 //! # Where things are
 //!
 //! * A *family* (`families/`) is a mapping: from the keys of a format to a spec, and nothing more. A new one is a
-//!   file there and a line in the table of `families/mod.rs`.
+//!   function there, by its kin, and a line in the table of `families/mod.rs`.
 //! * A *kind* of layer part ([`Mixer`], [`Ffn`]) is what programs are written from: one author function each
 //!   (`author/`), shared by every family that has it. No author function knows a family.
 //! * [`Names`] says what a checkpoint calls each [`Part`]; which tensors a model needs is read off its programs
@@ -47,6 +47,10 @@
 //! one identity, and two ends may differ in `ctx`. It does hold the style of RoPE: GGUF files of the Llama
 //! architecture have the rows of their query and key matrices permuted, and so the elements of the keys they leave in
 //! a cache. A cache filled from one form is nothing to the other, and the digest keeps them apart.
+//!
+//! Frequencies may be other ones in long contexts (LongRoPE). Which of them a session has is chosen by its context when
+//! it is opened, so that all rows of a cache are of one kind; the text holds both, and
+//! [`ModelSpec::identity_note`] says which of them a context has.
 #![forbid(unsafe_code)]
 
 mod author;

@@ -158,6 +158,17 @@ impl<'a> Config<'a> {
         self.list(key, "a list of texts", text)
     }
 
+    /// The one of two keys for the same thing that is written, the first where neither is; both must say the same.
+    pub fn either<'k>(&self, [key, other]: [&'k str; 2]) -> Result<&'k str, ModelError> {
+        match (self.get(key), self.get(other)) {
+            (Some(a), Some(b)) if a != b => {
+                Err(value(self.path(other), format!("{}, as `{key}`", kind(a)), kind(b)))
+            }
+            (None, Some(_)) => Ok(other),
+            _ => Ok(key),
+        }
+    }
+
     /// Holds that the key is written, if only as `null`: of keys for which an absent one means something else.
     pub fn stated(&self, key: &str, wanted: &str) -> Result<(), ModelError> {
         self.needed(key, wanted, self.is_written(key).then_some(()))

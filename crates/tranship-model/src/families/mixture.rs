@@ -48,7 +48,9 @@ pub(super) fn qwen3_moe(config: &Config<'_>) -> Result<ModelSpec, ModelError> {
     let sparse = sparse(config)?;
     let experts = || -> Result<Ffn, ModelError> {
         let route = |experts| Ok(Route { normalize, ..ffn::softmax(config, TOP_K, experts)? });
-        ffn::experts(config, "num_experts", "moe_intermediate_size", route).map(Ffn::Experts)
+        // The second is its name in files that transformers 5 wrote.
+        let count_key = config.either(["num_experts", "num_local_experts"])?;
+        ffn::experts(config, count_key, "moe_intermediate_size", route).map(Ffn::Experts)
     };
     spec(config, EPS_KEY, Names::hugging_face().with(ffn::UNDER_MLP), |layer| {
         let ffn = if sparse[layer] { experts()? } else { ffn::dense(config)? };
@@ -135,9 +137,8 @@ pub(super) fn gpt_oss(config: &Config<'_>) -> Result<ModelSpec, ModelError> {
     let attention = Attention { biases, sinks: true, ..sizes.attention(Some(rope)) };
     config.stated("sliding_window", "a whole number")?;
     let windows = attention::windows(config, window(config)?, |layer| layer.is_multiple_of(2))?;
-    let top_k = if config.get(TOP_K).is_some() { TOP_K } else { "experts_per_token" };
     let experts = ffn::experts(config, "num_local_experts", "intermediate_size", |experts| {
-        let route = ffn::softmax(config, top_k, experts)?;
+        let route = ffn::softmax(config, TOP_K, experts)?;
         Ok(Route { bias: Some(RouteBias::Logits), normalize: true, ..route })
     })?;
     let alpha = config.real_or("swiglu_alpha", &(1e-6..=1e6))?.unwrap_or(1.702);
