@@ -59,8 +59,9 @@ pub(crate) fn tanh<S: Simd>(s: S, x: S::F) -> S::F {
 #[inline(always)]
 pub(crate) fn gelu_tanh<S: Simd>(s: S, x: S::F) -> S::F {
     let inner = s.fma(s.mul(s.mul(x, x), s.splat(0.044_715)), x, x);
-    // −2 · √(2/π).
-    let e = exp(s, s.mul(inner, s.splat(-1.595_769_1)));
+    // −2 · √(2/π). The cube of a great number is none, and must not be lost; NaN is, as a second operand.
+    let exponent = s.mul(inner, s.splat(-1.595_769_1));
+    let e = exp(s, s.max(s.splat(-100.0), s.min(s.splat(100.0), exponent)));
     s.div(x, s.add(s.splat(1.0), e))
 }
 
@@ -91,6 +92,7 @@ pub(crate) fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
         p = s.fma(p, q, s.splat(*c));
     }
     let half = s.mul(size, s.splat(0.5));
-    let e = exp(s, s.sub(s.splat(0.0), s.mul(half, size)));
+    // The square of a great number is none.
+    let e = exp(s, s.sub(s.splat(0.0), s.min(s.splat(100.0), s.mul(half, size))));
     s.fnma(s.mul(half, e), s.mul(p, q), s.max(s.splat(0.0), x))
 }

@@ -24,6 +24,8 @@ pub(crate) mod route;
 pub(crate) mod rows;
 pub(crate) mod streams;
 #[cfg(test)]
+mod new_tests;
+#[cfg(test)]
 mod tests;
 pub(crate) mod unpack;
 
