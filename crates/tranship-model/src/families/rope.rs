@@ -78,8 +78,8 @@ pub(super) fn of_layer_type(
         let scaling = old.map_or(Ok(Scaling::None), |inner| scaling_of(&inner, config))?;
         return Ok((theta, scaling));
     };
-    if let (Some(_), Some(key)) = (old, scaling) {
-        return Err(value(key, "`rope_parameters` alone", "both"));
+    if old.is_some() {
+        return Err(value(config.path("rope_parameters"), "`rope_scaling` or this", "both"));
     }
     let Some(own) = inner.inner(layer_type)? else {
         return Err(ModelError::MissingKey { key: inner.path(layer_type), wanted: "an object".into() });
@@ -94,13 +94,18 @@ pub(super) fn of_layer_type(
 pub(super) fn long(config: &Config<'_>, head_dim: u64, theta: f64) -> Result<RopeSpec, ModelError> {
     let dims = rotated(config, head_dim, 1.0)?;
     let mut spec = halves(dims, theta_of(config, theta)?, Scaling::None);
-    let Some(inner) = scalings(config)?.into_iter().next() else { return Ok(spec) };
-    let key = type_key(&inner);
+    let written = scalings(config)?;
+    let inner = match &written[..] {
+        [] => return Ok(spec),
+        [inner] => inner,
+        _ => return Err(value(config.path("rope_parameters"), "`rope_scaling` or this", "both")),
+    };
+    let key = type_key(inner);
     match inner.text_or(key)? {
         // Its names in older files.
         Some("longrope" | "su" | "yarn") => {}
         Some("default") => return Ok(spec),
-        None => return typeless(&inner).map(|()| spec),
+        None => return typeless(inner).map(|()| spec),
         Some(other) => return Err(unsupported(inner.path(key), format!("{other:?}"), "default, longrope")),
     }
     let original = config.whole(ORIGINAL, &POSITIONS)?;

@@ -157,6 +157,11 @@ fn layers_without_positions_are_those_listed_or_each_so_many_th() {
     let has = |spec: &ModelSpec| (0..4).map(|i| attention(spec, i).rope.is_some()).collect::<Vec<_>>();
     let listed = spec(&changed("smollm3", &[("no_rope_layers", json!([0, 1, 1, 0]))]));
     assert_eq!(has(&listed), [false, true, true, false]);
+    let both = [("rope_parameters", json!({"rope_type": "default"}))];
+    let wanted = "`rope_parameters`: wanted `rope_scaling` or this, found both";
+    assert_eq!(refusal(&changed("phi3_longrope", &both)), wanted);
+    let wanted = "`rope_parameters`: wanted `rope_scaling` or this, found both";
+    assert_eq!(refusal(&changed("gemma3_text", &both)), wanted);
     let interval = [("no_rope_layers", json!(null)), ("no_rope_layer_interval", json!(3))];
     assert_eq!(has(&spec(&changed("smollm3", &interval))), [true, true, false, true]);
 }
