@@ -11,11 +11,11 @@
 use super::config::Config;
 use super::{EPS, LAYERS, WIDTH, ffn, layers, rope, unsupported, value};
 use crate::{
-    CompressedAttention, Compressor, Experts, Ffn, HyperConnections, Indexer, LatentAttention, LayerSpec, Mixer,
-    ModelError, ModelSpec, Names, Part, Residual, RopeSpec, Routing,
+    CompressedAttention, Compressor, Experts, Ffn, HyperConnections, Indexer, LatentAttention, LayerSpec,
+    Mixer, ModelError, ModelSpec, Names, Part, Residual, RopeSpec, Routing,
 };
 use std::ops::RangeInclusive;
-use tranship_program::ops::{Route, RouteBias, RopeStyle, Scaling, Score};
+use tranship_program::ops::{RopeStyle, Route, RouteBias, Scaling, Score};
 
 /// Of the normalizations within latent attention.
 const LATENT_EPS: f64 = 1e-6;
@@ -191,7 +191,9 @@ fn hashed(config: &Config<'_>) -> Result<Vec<bool>, ModelError> {
     let of_name = |(layer, name): (usize, &&str)| match *name {
         "hash_moe" => Ok(true),
         "moe" => Ok(false),
-        other => Err(value(format!("{}[{layer}]", config.path(key)), "hash_moe or moe", format!("{other:?}"))),
+        other => {
+            Err(value(format!("{}[{layer}]", config.path(key)), "hash_moe or moe", format!("{other:?}")))
+        }
     };
     types.iter().enumerate().map(of_name).collect()
 }
@@ -209,10 +211,18 @@ fn shared_rows(
     if !heads.is_multiple_of(output_groups) {
         return Err(value("o_groups", format!("a divisor of the {heads} heads"), output_groups));
     }
+    let (theta, compressed_theta) = ("rope_theta", "compress_rope_theta");
     let (theta, scaling) = match kind {
         // Layers that only slide are not stretched, whatever `rope_scaling` says.
-        Attends::Window => (config.real("rope_theta", &super::THETA)?, Scaling::None),
-        _ => (config.real("compress_rope_theta", &super::THETA)?, plain_yarn(rope::from_config(config, rope::DEFAULT_THETA)?.1)),
+        Attends::Window => {
+            let before = (theta, config.real(theta, &super::THETA)?);
+            rope::of_layer_type(config, "main", before, None)?
+        }
+        _ => {
+            let before = (compressed_theta, config.real(compressed_theta, &super::THETA)?);
+            let (theta, scaling) = rope::of_layer_type(config, "compress", before, Some("rope_scaling"))?;
+            (theta, plain_yarn(scaling))
+        }
     };
     let indexer = match kind {
         Attends::Sparse => Some(Indexer {

@@ -1,7 +1,7 @@
 //! What all families have: widths, names and layers put together to a spec, and lists with an entry for each layer.
 
 use super::config::Config;
-use super::{EPS, LAYERS, POSITIONS, VOCAB, WIDTH, value};
+use super::{EPS, LAYERS, POSITIONS, VOCAB, WIDTH, value, whole};
 use crate::{LayerSpec, ModelError, ModelSpec, Names};
 
 /// The keys that families call by names of their own.
@@ -55,9 +55,14 @@ pub(super) fn tied(config: &Config<'_>, spec: ModelSpec) -> Result<ModelSpec, Mo
     Ok(ModelSpec { tied_head: config.flag_or("tie_word_embeddings", true)?, ..spec })
 }
 
-/// How many layers there are.
+/// How many layers there are: as many as `num_hidden_layers` says, or where it is not written, as `layers_block_type`
+/// lists, which Nemotron-H's class writes alone.
 pub(super) fn count(config: &Config<'_>) -> Result<u64, ModelError> {
-    config.whole("num_hidden_layers", &LAYERS)
+    let (key, list) = ("num_hidden_layers", "layers_block_type");
+    match config.texts_or(list)? {
+        Some(types) if !config.is_written(key) => whole(&config.path(list), types.len() as u64, &LAYERS),
+        _ => config.whole(key, &LAYERS),
+    }
 }
 
 /// `layer_types`: one of `known` for each layer.

@@ -5,6 +5,7 @@ use super::common::config;
 use super::families::{attention, attrs, changed, experts, refusal, spec, without};
 use serde_json::{Value, json};
 use tranship_model::{Cut, Ffn, Mixer, ModelSpec, StateSpace};
+use tranship_program::ops::Scaling;
 
 fn released(name: &str) -> ModelSpec {
     spec(&config(&format!("configs/{name}.json")))
@@ -184,6 +185,27 @@ fn minimax_is_one_model_in_two_configurations() {
     assert_eq!(factors(2), [(1.3, 0.9, true), (1.4, 0.8, true)]);
 }
 
+/// Layers that compress have positions of their own, by keys that differ with the age of the file.
+#[test]
+fn deepseek_v4_has_positions_of_two_kinds_in_both_eras() {
+    let before = changed("deepseek_v4", &[]);
+    let mut since = without("deepseek_v4", "rope_scaling");
+    let mut compressed = before["rope_scaling"].clone();
+    compressed["rope_theta"] = before["compress_rope_theta"].clone();
+    compressed["rope_type"] = json!("yarn");
+    let main = json!({"rope_type": "default", "rope_theta": before["rope_theta"]});
+    since["rope_parameters"] = json!({"main": main, "compress": compressed});
+    let (before, since) = (spec(&before), spec(&since));
+    assert_eq!(before, since);
+    let rope = |layer: usize| match &since.layers[layer].mixer {
+        Some(Mixer::Compressed(mixer)) => mixer.rope.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(rope(0).scaling, Scaling::None);
+    assert!(matches!(rope(1).scaling, Scaling::Yarn { magnitude: 1.0, .. }), "{:?}", rope(1));
+    assert!(rope(0).theta != rope(1).theta && rope(1) == rope(2));
+}
+
 #[test]
 fn lfm2_adjusts_the_width_that_is_written() {
     let width = |spec: &ModelSpec| match &spec.layers[0].ffn {
@@ -221,6 +243,9 @@ fn nemotron_names_its_parts_in_two_ways() {
     for types in [older, newer] {
         let mut config = without("nemotron_h", "hybrid_override_pattern");
         config["layers_block_type"] = types;
+        assert_eq!(spec(&config), pattern);
+        // Newer files do not count the layers beside the list.
+        config.as_object_mut().unwrap().shift_remove("num_hidden_layers");
         assert_eq!(spec(&config), pattern);
     }
     assert_eq!(attention(&released("nemotron-h-8b-base-8k"), 7).head_dim, 128);
