@@ -6,10 +6,10 @@
 //! `full_attention_interval`, and in Kimi Linear from the two lists of `linear_attn_config`, which count from 1. All
 //! else must be there.
 //!
-//! Gains of the Qwen families are given by their distance from 1, but for the one of what is read from a memory. Weights
-//! of Qwen3.5's experts always add to 1. A released Qwen3.5 is a composite: its language model is what `text_config`
-//! says, under names of its own, and its parts for images are left out, as are layers that predict further tokens.
-//! Positions of a text are the same in each section of `mrope_section`.
+//! Gains of the Qwen families are given by their distance from 1, but for the one of what is read from a memory.
+//! Weights of Qwen3.5's experts always add to 1. A released Qwen3.5 is a composite: its language model is what
+//! `text_config` says, under names of its own, and its parts for images are left out, as are layers that predict
+//! further tokens. Positions of a text are the same in each section of `mrope_section`.
 //!
 //! Kimi's attention has no positions, and a normalization with an epsilon of its own; `head_dim`, `num_key_value_heads`
 //! and `rope_theta` are written there and mean nothing.

@@ -3,10 +3,11 @@
 //!
 //! Defaults of absent keys, as `transformers` defines them: `rope_theta` (10000; a million in `Lfm2Config`),
 //! `num_key_value_heads` (as many as heads, in Granite), `head_dim` (the hidden width shared by the heads, but in
-//! Nemotron-H), `attention_bias`, `mlp_bias`, `conv_bias`, `mamba_proj_bias` and `use_bias` (false), `mamba_conv_bias` and
-//! `use_conv_bias` (true), `tie_word_embeddings` (false; true in `Lfm2Config`), `block_auto_adjust_ff_dim` and
-//! `norm_topk_prob` (true), the factors of MiniMax's residuals (1), `position_embedding_type` (none), `time_step_limit`
-//! (from 0 up), `sliding_window` and `moe_latent_size` (none). All else must be there.
+//! Nemotron-H), `attention_bias`, `mlp_bias`, `conv_bias`, `mamba_proj_bias` and `use_bias` (false),
+//! `mamba_conv_bias` and `use_conv_bias` (true), `tie_word_embeddings` (false; true in `Lfm2Config`),
+//! `block_auto_adjust_ff_dim` and `norm_topk_prob` (true), the factors of MiniMax's residuals (1),
+//! `position_embedding_type` (none), `time_step_limit` (from 0 up), `sliding_window` and `moe_latent_size` (none).
+//! All else must be there.
 //!
 //! MiniMax-Text-01 has two configurations. `minimax` is that of `transformers`, which rotates whole heads, whatever
 //! `rotary_dim` says; `minimax_text_01` is the publisher's, in which the first `rotary_dim` elements are rotated.
