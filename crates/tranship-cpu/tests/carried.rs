@@ -478,3 +478,31 @@ fn streams_groups_and_parts() {
   return stream_expand(x, v + tile(slice(t, to: 8), times: 8), gates, streams: 2)
 "]);
 }
+
+#[test]
+fn what_is_not_run_is_refused_by_name() {
+    let backend = CpuBackend::new(Some(1)).expect("threads");
+    let lifted = |text: &str| Program::parse(text).and_then(|p| p.lift()).expect("it lifts");
+    let parity = ComputeCtx::parity(Device::cpu());
+    let stored = |_: &str| Some(DType::F32);
+
+    let computed = lifted(
+        "program layer ctx=9\n  x : [n, 4]\n  pos : index\n  w : [4, 4] @ \"w\"\n  c : [9, 4]\n  c[pos .. pos+n] = x\n  \
+         k = linear(c[.. pos+n], w)\n  return attend(x, k, k, heads: 1, kv_heads: 1, scale: 1)\n",
+    );
+    let typed = parity.typed(&computed, &stored, &backend.caps().accepts).expect("it types");
+    let mut weights = MapWeights::default();
+    weights.insert("w", Tensor::from_f32(&[4, 4], &[0.0; 16]).expect("it fits"));
+    let refused = backend.compile(&Chain::new(vec![Arc::new(typed)], 4), &weights);
+    let message = refused.err().expect("no kernel computes rows of the past").to_string();
+    assert!(message.starts_with("cpu cannot run `rows of the past (`k`)`: only attention"), "{message}");
+
+    let memory = lifted(
+        "program layer\n  x : [n, 4]\n  s : [1, 4, 4]\n  y, s[..] = decayed_linear(s[..], x, x, x, heads: 1, rate: 1)\n  \
+         return y\n",
+    );
+    let half = parity.clone().with_state(DType::F16);
+    let refused = half.typed(&memory, &stored, &backend.caps().accepts);
+    let message = refused.err().expect("memories are F32").to_string();
+    assert!(message.starts_with("`s`: cpu has no f16 for state"), "{message}");
+}
