@@ -3,6 +3,7 @@
 mod contracts;
 mod draft;
 mod extents;
+mod families;
 mod files;
 mod hostile;
 mod refusals;
