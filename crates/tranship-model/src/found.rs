@@ -19,6 +19,8 @@ pub struct Found {
     lay: Lay,
     /// Of MXFP4 in two tensors; `lay` is that of the quants.
     scales: Option<Lay>,
+    /// What lies beside `lay`, part by part; both are `[parts, rows, in]`.
+    beside: Option<Lay>,
 }
 
 /// Bytes of a mapped tensor.
@@ -68,9 +70,11 @@ impl Source {
         let mut found = match &self.base {
             Base::Tensor(name) => {
                 let views = self.views(name, checkpoint)?;
-                Found { dtype: views[0].dtype(), lay: Lay::new(views, name.is_bank()), scales: None }
+                let lay = Lay::new(views, name.is_bank());
+                Found { dtype: lay.views[0].dtype(), lay, scales: None, beside: None }
             }
             Base::Mxfp4 { blocks, scales } => self.mxfp4((blocks, scales), checkpoint)?,
+            Base::Beside(sources) => self.beside(sources, checkpoint)?,
         };
         for pick in &self.picks {
             found.take(*pick).map_err(|wanted| SourceError::Pick {
@@ -123,7 +127,24 @@ impl Source {
         };
         let lay = |views, unit| Lay::of_rows(views, blocks.is_bank(), &shape[..shape.len() - 1], (row, unit));
         let (lay, scales) = (lay(quants, in_row * MX_QUANTS), Some(lay(exponents, in_row)));
-        Ok(Found { dtype: DType::Block(Encoding::MXFP4), lay, scales })
+        Ok(Found { dtype: DType::Block(Encoding::MXFP4), lay, scales, beside: None })
+    }
+
+    fn beside(&self, sources: &[Source; 2], checkpoint: &Checkpoint) -> Result<Found, SourceError> {
+        let (first, second) = (sources[0].find(checkpoint)?, sources[1].find(checkpoint)?);
+        let (a, b) = (first.shape(), second.shape());
+        let plain = |found: &Found| found.scales.is_none() && !found.lay.bank;
+        let alike = plain(&first) && plain(&second) && first.dtype == second.dtype;
+        let alike = alike && a.len() == 3 && b.len() == 3 && (a[0], a[2]) == (b[0], b[2]);
+        if !alike {
+            let wanted = match a.as_slice() {
+                &[parts, _, inner] => format!("{} [{parts}, rows, {inner}]", first.dtype),
+                _ => format!("two sources [parts, rows, in], and the first is {}", describe(first.dtype, &a)),
+            };
+            let (tensor, found) = (sources[1].to_string(), describe(second.dtype, &b));
+            return Err(SourceError::Tensor { tensor, found, wanted, source_text: self.to_string() });
+        }
+        Ok(Found { beside: Some(second.lay), ..first })
     }
 }
 
@@ -135,19 +156,23 @@ impl Found {
 
     /// The sizes, outermost first.
     pub fn shape(&self) -> Vec<usize> {
-        self.lay.shape()
+        let shape = self.lay.shape();
+        match (&self.beside, shape.as_slice()) {
+            (Some(beside), &[parts, rows, inner]) => vec![parts * (rows + beside.shape()[1]), inner],
+            _ => shape,
+        }
     }
 
     /// The size in bytes. No source has more than its tensors, or 17 for each 16 bytes of MXFP4 quants.
     pub fn bytes_len(&self) -> usize {
         let unit = if self.scales.is_some() { self.lay.unit / MX_QUANTS * MX_BLOCK } else { self.lay.unit };
-        self.lay.units() * unit
+        self.lay.units() * unit + self.beside.as_ref().map_or(0, |beside| beside.units() * beside.unit)
     }
 
     /// The bytes where they lie: equal parts of the first axis, in order. `None` where the source is no row of such
     /// pieces, and is put together by [`Found::assemble`].
     pub fn pieces(&self) -> Option<Vec<Piece>> {
-        if self.scales.is_some() { None } else { self.lay.pieces() }
+        if self.scales.is_some() || self.beside.is_some() { None } else { self.lay.pieces() }
     }
 
     /// Writes all bytes in order.
@@ -165,11 +190,17 @@ impl Found {
                     interleave(&quants[q..q + self.lay.unit], &scales_of[s..s + scales.unit], row);
                 }
             }
-            None => self.lay.copy(out),
+            None => match &self.beside {
+                None => self.lay.copy(out),
+                Some(beside) => self.lay.copy_beside(beside, out),
+            },
         }
     }
 
     fn take(&mut self, pick: Pick) -> Result<(), String> {
+        if self.beside.is_some() {
+            return Err("one source, for nothing is picked of two".into());
+        }
         let (axis, from, step, to) = match pick {
             Pick::Transposed => {
                 return match self.dtype {
@@ -177,6 +208,7 @@ impl Found {
                     _ => self.lay.transpose(),
                 };
             }
+            Pick::Merged => return self.merge(),
             Pick::Rows { axis, from, to } => (axis, from, 1, Some(to)),
             Pick::Every { axis, from, step } => (axis, from, step, None),
         };
@@ -193,6 +225,21 @@ impl Found {
             .flatten()
             .for_each(|lay| lay.take(axis, (from, to), step));
         Ok(())
+    }
+}
+
+impl Found {
+    /// The first two axes as one, where the one lies in the other without a gap.
+    fn merge(&mut self) -> Result<(), String> {
+        let merged = |lay: &mut Lay| match lay.axes.as_slice() {
+            &[outer, inner, ..] if !lay.bank && outer.stride_bytes == inner.stride_bytes * inner.len => {
+                lay.axes[1].len *= outer.len;
+                lay.axes.remove(0);
+                Ok(())
+            }
+            _ => Err("two axes of one tensor that lie one in the other".to_owned()),
+        };
+        [Some(&mut self.lay), self.scales.as_mut()].into_iter().flatten().try_for_each(merged)
     }
 }
 
@@ -296,6 +343,22 @@ impl Lay {
             at
         };
         self.views.iter().flat_map(move |view| (0..count).map(move |i| (view.bytes(), place(i))))
+    }
+
+    /// Of each part, the units of this and then those of the other. `out` is as long as all, and not empty.
+    fn copy_beside(&self, other: &Lay, out: &mut [u8]) {
+        let bytes = [self, other].map(|lay| lay.units() * lay.unit);
+        let parts = self.axes.first().map_or(1, |axis| axis.len);
+        for (part, out) in out.chunks_exact_mut((bytes[0] + bytes[1]) / parts).enumerate() {
+            let (first, second) = out.split_at_mut(bytes[0] / parts);
+            for (lay, out) in [(self, first), (other, second)] {
+                let mut lay = lay.clone();
+                lay.take(0, (part, part + 1), 1);
+                if !out.is_empty() {
+                    lay.copy(out);
+                }
+            }
+        }
     }
 
     /// All units in order. `out` is as long as they are, and not empty.

@@ -45,6 +45,9 @@ pub enum Base {
         /// The power of two of each block, 127 for 1.
         scales: Name,
     },
+    /// Of two sources `[parts, rows, in]`, for each of the parts the rows of the first and then those of the second, all as
+    /// one matrix.
+    Beside(Box<[Source; 2]>),
 }
 
 /// The name of a tensor; with `{expert}` in it, of a bank: one tensor for each expert.
@@ -74,6 +77,8 @@ pub enum Pick {
     },
     /// `^T`: the last two axes exchanged.
     Transposed,
+    /// `^M`: the first two axes as one.
+    Merged,
 }
 
 /// Why a source is none, or is not to be had from a checkpoint.
@@ -141,9 +146,15 @@ impl Source {
     /// [`SourceError::Syntax`], with the byte and what was wanted there.
     pub fn parse(text: &str) -> Result<Source, SourceError> {
         let mut parser = Parser { text, at: 0 };
-        let base = parser.base()?;
+        let base = match parser.has("beside(") {
+            true => parser.beside()?,
+            false => parser.base()?,
+        };
         let mut picks = Vec::new();
         while parser.at < text.len() {
+            if matches!(base, Base::Beside(_)) {
+                return parser.wanted("the end, for nothing is picked of two sources");
+            }
             picks.push(parser.pick()?);
         }
         Ok(Source { base, picks })
@@ -151,11 +162,11 @@ impl Source {
 
     /// The names that the source is put together from.
     pub fn names(&self) -> impl Iterator<Item = &Name> {
-        let (first, second) = match &self.base {
-            Base::Tensor(name) => (name, None),
-            Base::Mxfp4 { blocks, scales } => (blocks, Some(scales)),
+        let names = match &self.base {
+            Base::Beside(sources) => [sources[0].base.names(), sources[1].base.names()],
+            base => [base.names(), [None, None]],
         };
-        std::iter::once(first).chain(second)
+        names.into_iter().flatten().flatten()
     }
 
     /// The tensors of a checkpoint that the source reads, as far as they are there.
@@ -169,7 +180,7 @@ impl Source {
     /// The type that the source has whatever its tensors are, where that is so.
     pub fn dtype(&self) -> Option<DType> {
         match self.base {
-            Base::Tensor(_) => None,
+            Base::Tensor(_) | Base::Beside(_) => None,
             Base::Mxfp4 { .. } => Some(DType::Block(Encoding::MXFP4)),
         }
     }
@@ -183,6 +194,17 @@ impl Source {
             }
             _ => count,
         })
+    }
+}
+
+impl Base {
+    /// The names of one source.
+    fn names(&self) -> [Option<&Name>; 2] {
+        match self {
+            Base::Tensor(name) => [Some(name), None],
+            Base::Mxfp4 { blocks, scales } => [Some(blocks), Some(scales)],
+            Base::Beside(_) => [None, None],
+        }
     }
 }
 
@@ -208,6 +230,7 @@ impl fmt::Display for Source {
         match &self.base {
             Base::Tensor(name) => write!(f, "{name}")?,
             Base::Mxfp4 { blocks, scales } => write!(f, "mxfp4({blocks}, {scales})")?,
+            Base::Beside(sources) => write!(f, "beside({}, {})", sources[0], sources[1])?,
         }
         self.picks.iter().try_for_each(|pick| write!(f, "{pick}"))
     }
@@ -226,6 +249,7 @@ impl fmt::Display for Pick {
             Pick::Rows { axis, from, to } => write!(f, "[{}{from}..{to}]", all(axis)),
             Pick::Every { axis, from, step } => write!(f, "[{}{from}::{step}]", all(axis)),
             Pick::Transposed => f.write_str("^T"),
+            Pick::Merged => f.write_str("^M"),
         }
     }
 }
@@ -275,6 +299,29 @@ impl<'t> Parser<'t> {
         Ok(Base::Mxfp4 { blocks, scales })
     }
 
+    /// Two sources, after `beside(`: of tensors, and none of them a bank.
+    fn beside(&mut self) -> Result<Base, SourceError> {
+        let first = self.inner(",")?;
+        self.has(" ");
+        let second = self.inner(")")?;
+        Ok(Base::Beside(Box::new([first, second])))
+    }
+
+    /// A source of one tensor, up to `end`.
+    fn inner(&mut self, end: &str) -> Result<Source, SourceError> {
+        let start = self.at;
+        let name = self.name()?;
+        if name.is_bank() {
+            self.at = start;
+            return self.wanted("a tensor's name, of no bank");
+        }
+        let mut picks = Vec::new();
+        while !self.has(end) {
+            picks.push(self.pick()?);
+        }
+        Ok(Source { base: Base::Tensor(name), picks })
+    }
+
     /// A name: of any characters but spaces and those that sources are written with, and `{expert}` once.
     fn name(&mut self) -> Result<Name, SourceError> {
         let start = self.at;
@@ -302,8 +349,11 @@ impl<'t> Parser<'t> {
         if self.has("^T") {
             return Ok(Pick::Transposed);
         }
+        if self.has("^M") {
+            return Ok(Pick::Merged);
+        }
         if !self.has("[") {
-            return self.wanted("`[`, `^T` or the end");
+            return self.wanted("`[`, `^T`, `^M` or the end");
         }
         let axis = usize::from(self.has(":,"));
         if axis == 1 {

@@ -267,6 +267,10 @@ pub enum DeltaProjections {
     /// For each key head its query, its key, the values and the gates of its value heads; and for each key head the
     /// `beta` and the decay of its value heads (Qwen3-Next).
     ByKeyHead,
+    /// Each on its own, but for `beta` and the decay, which lie together by key head (Qwen3-Next in GGUF).
+    GatesByKeyHead,
+    /// Each on its own, and value heads in turns: `h` is of key head `h mod key_heads` (Qwen3.5 in GGUF).
+    InTurns,
 }
 
 /// How memories of a gated delta rule decay.

@@ -38,8 +38,12 @@ pub(super) fn write(delta: &GatedDeltaNet, x: &str, sheet: &mut Sheet<'_>) -> Re
     let form = super::sheet::attrs(&Op::LogDecay(delta.form));
     sheet.say(format!("g = log_decay({decay}, rate, dt_bias, {form})"));
     let scale = (key_dim as f64).sqrt().recip();
-    let attrs = format!("heads: {heads}, key_heads: {key_heads}, scale: {scale}");
-    let (q, k) = (unit("qc"), unit("kc"));
+    let (mut q, mut k, mut of) = (unit("qc"), unit("kc"), key_heads);
+    if delta.projections == DeltaProjections::InTurns && key_heads > 1 && heads > key_heads {
+        let times = heads / key_heads;
+        (q, k, of) = (format!("tile({q}, times: {times})"), format!("tile({k}, times: {times})"), heads);
+    }
+    let attrs = format!("heads: {heads}, key_heads: {of}, scale: {scale}");
     sheet.say(format!("o, {s}[..] = gated_delta({s}[..], {q}, {k}, vc, g, sigmoid({beta}), {attrs})"));
     sheet.weight("o_gain", &[value_dim], Part::MemoryNorm)?;
     let normed = format!("rms_norm(o, o_gain, eps: {}, heads: {heads})", delta.eps);
@@ -67,9 +71,7 @@ fn project(delta: &GatedDeltaNet, h: &str, sheet: &mut Sheet<'_>) -> Result<Proj
         let width = key_dim.saturating_add(values).saturating_mul(2).saturating_mul(key_heads);
         let mixed = sheet.linear(h, "w_mix", Part::DeltaMix, [width, hidden], None)?;
         sheet.say(format!("mix = {mixed}"));
-        let own = heads / key_heads.max(1);
-        let gates = sheet.linear(h, "w_gates", Part::DeltaGates, [heads.saturating_mul(2), hidden], None)?;
-        sheet.say(format!("ba = {gates}"));
+        let (beta, decay) = gates_by_key_head(delta, h, sheet)?;
         let part = |x: &str, from: u64, width: u64| {
             format!("slice({x}, heads: {key_heads}, from: {from}, to: {})", from.saturating_add(width))
         };
@@ -80,16 +82,24 @@ fn project(delta: &GatedDeltaNet, h: &str, sheet: &mut Sheet<'_>) -> Result<Proj
             k: part("mix", key_dim, key_dim),
             v: part("mix", v_from, values),
             gate: format!("silu({z})"),
-            beta: part("ba", 0, own),
-            decay: part("ba", own, own),
+            beta,
+            decay,
         });
     }
     let q = sheet.linear(h, "wq", Part::MemoryQuery, [k_width, hidden], None)?;
     let k = sheet.linear(h, "wk", Part::MemoryKey, [k_width, hidden], None)?;
     let v = sheet.linear(h, "wv", Part::MemoryValue, [v_width, hidden], None)?;
-    let beta = sheet.linear(h, "w_beta", Part::Beta, [heads, hidden], None)?;
+    let (beta, by_head) = if delta.projections == DeltaProjections::GatesByKeyHead {
+        let (beta, decay) = gates_by_key_head(delta, h, sheet)?;
+        (beta, Some(decay))
+    } else {
+        (sheet.linear(h, "w_beta", Part::Beta, [heads, hidden], None)?, None)
+    };
     let decay = match delta.decay {
-        DeltaDecay::Head => sheet.linear(h, "w_decay", Part::Decay, [heads, hidden], None)?,
+        DeltaDecay::Head => match by_head {
+            Some(decay) => decay,
+            None => sheet.linear(h, "w_decay", Part::Decay, [heads, hidden], None)?,
+        },
         DeltaDecay::Channel { rank } => {
             let down = sheet.linear(h, "w_decay_down", Part::DecayDown, [rank, hidden], None)?;
             let width = heads.saturating_mul(key_dim);
@@ -108,6 +118,22 @@ fn project(delta: &GatedDeltaNet, h: &str, sheet: &mut Sheet<'_>) -> Result<Proj
         }
     };
     Ok(Projected { q, k, v, gate, beta, decay })
+}
+
+/// Expressions of `beta` and of the decay, of one projection by key head.
+fn gates_by_key_head(
+    delta: &GatedDeltaNet,
+    h: &str,
+    sheet: &mut Sheet<'_>,
+) -> Result<(String, String), ModelError> {
+    let &GatedDeltaNet { key_heads, heads, .. } = delta;
+    let own = heads / key_heads.max(1);
+    let shape = [heads.saturating_mul(2), sheet.hidden()];
+    let gates = sheet.linear(h, "w_gates", Part::DeltaGates, shape, None)?;
+    sheet.say(format!("ba = {gates}"));
+    let part =
+        |from: u64| format!("slice(ba, heads: {key_heads}, from: {from}, to: {})", from.saturating_add(own));
+    Ok((part(0), part(own)))
 }
 
 /// Writes a short convolution of rows of `heads · dim` channels, with its ring, and `silu` of it as `{name}c`.

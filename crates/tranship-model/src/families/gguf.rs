@@ -1,8 +1,9 @@
 //! Reading GGUF metadata: the keys of one architecture, with errors that name key, wanted and found.
 
-use super::{real, value, whole};
+use super::{real, unsupported, value, whole};
 use crate::{ModelError, Names, Part};
 use std::ops::RangeInclusive;
+use tranship_dtype::DType;
 use tranship_weights::{Array, Checkpoint, Value, WeightsError};
 
 /// The metadata of a GGUF file, under the prefix of its architecture.
@@ -92,6 +93,76 @@ impl<'a> Gguf<'a> {
             None => return Err(self.absent("vocab_size", "an integer, or the list `tokenizer.ggml.tokens`")),
         };
         whole(TOKENS, list, range)
+    }
+
+    /// A size that every layer has the same, if only of as many layers as it is of.
+    pub fn one_for_all(
+        &self,
+        key: &str,
+        layers: usize,
+        range: &RangeInclusive<u64>,
+    ) -> Result<Option<u64>, ModelError> {
+        let Some(found) = self.per_layer(key, layers, range)? else { return Ok(None) };
+        match found.iter().find(|size| **size != found[0]) {
+            Some(other) => {
+                let wanted = format!("{} in all layers", found[0]);
+                Err(value(self.path(key), wanted, other))
+            }
+            None => Ok(Some(found[0])),
+        }
+    }
+
+    /// A number that is 0 where there is none.
+    pub fn above_zero(&self, key: &str, range: &RangeInclusive<u64>) -> Result<Option<u64>, ModelError> {
+        Ok(self.whole_or(key, &(0..=*range.end()))?.filter(|found| *found > 0))
+    }
+
+    /// Whether each layer is what the key says, by an array of bools, or of numbers that are not 0.
+    pub fn flags_or(&self, key: &str, layers: usize) -> Result<Option<Vec<bool>>, ModelError> {
+        let path = self.path(key);
+        let found: Vec<bool> = match self.get(key) {
+            Some(Value::Array(Array::Bool(flags))) => flags.to_vec(),
+            Some(Value::Array(_)) => {
+                let numbers: Vec<u64> = self.checkpoint.metadata().require(&path)?;
+                numbers.into_iter().map(|number| number != 0).collect()
+            }
+            _ => return Ok(None),
+        };
+        if found.len() != layers {
+            return Err(value(path, format!("one for each of {layers} layers"), found.len()));
+        }
+        Ok(Some(found))
+    }
+
+    /// Holds that a key, where it is written, says what a family computes without it.
+    pub fn only(&self, key: &str, wanted: u64) -> Result<(), ModelError> {
+        match self.whole_or(key, &(0..=u64::MAX))?.filter(|found| *found != wanted) {
+            Some(found) => Err(unsupported(self.path(key), found, wanted.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the file has a tensor.
+    pub fn has(&self, tensor: &str) -> bool {
+        self.checkpoint.get(tensor).is_some()
+    }
+
+    /// The numbers of a small F32 tensor, each as the shortest decimal that it is nearest to; `None` without it.
+    pub fn reals_of(
+        &self,
+        tensor: &str,
+        range: &RangeInclusive<f64>,
+    ) -> Result<Option<Vec<f64>>, ModelError> {
+        let Some(view) = self.checkpoint.get(tensor) else { return Ok(None) };
+        if view.dtype() != DType::F32 || view.shape().len() != 1 {
+            let found = format!("{} {:?}", view.dtype(), view.shape());
+            return Err(value(tensor, "a tensor f32 [dims / 2]", found));
+        }
+        let meant = |bytes: &[u8; 4]| {
+            let stored = f32::from_le_bytes(*bytes);
+            real(tensor, stored.to_string().parse().unwrap_or(f64::from(stored)), range)
+        };
+        view.bytes().as_chunks::<4>().0.iter().map(meant).collect::<Result<_, _>>().map(Some)
     }
 
     /// Whether the file has a part's weight.

@@ -1,4 +1,5 @@
-//! Llama: grouped-query attention and a gated feed-forward part in every layer.
+//! Llama: grouped-query attention and a gated feed-forward part in every layer. A GGUF file of this architecture may have
+//! experts in its place: Mixtral; and Mistral's is no other, whose window the format leaves out.
 //!
 //! Defaults of absent keys, as `transformers` defines them for `LlamaConfig`: `num_key_value_heads` is
 //! `num_attention_heads`; `head_dim` is `hidden_size / num_attention_heads`; `attention_bias`, `mlp_bias` and
@@ -13,7 +14,7 @@ use super::attention::{self, Absent, Sizes};
 use super::config::Config;
 use super::gguf::Gguf;
 use super::{EPS, Heads, LAYERS, POSITIONS, POSITIVE, VOCAB, WIDTH};
-use super::{even_share, ffn, layers, rope, unsupported, value};
+use super::{even_share, ffn, gguf_layers, layers, rope, unsupported, value};
 use crate::{
     Activation, Attention, AttentionBiases, Ffn, Gated, GatedBiases, LayerSpec, Mixer, ModelError, ModelSpec,
     Names, Part, QkNorm, RopeSpec,
@@ -37,6 +38,11 @@ pub(super) fn from_gguf(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
     refuse_others(gguf)?;
     let hidden = gguf.whole("embedding_length", &WIDTH)?;
     let layers = gguf.whole("block_count", &LAYERS)? as usize;
+    let experts = match gguf.above_zero("expert_count", &WIDTH)? {
+        Some(_) => Some(experts(gguf)?),
+        None => None,
+    };
+    let names = if experts.is_some() { gguf_layers::names() } else { Names::gguf() };
     Ok(ModelSpec {
         architecture: gguf.architecture.to_owned(),
         hidden,
@@ -50,29 +56,33 @@ pub(super) fn from_gguf(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
         max_positions: gguf.whole("context_length", &POSITIONS)?,
         norm_eps: gguf.real("attention.layer_norm_rms_epsilon", &EPS)?,
         tied_head: !gguf.has_weight(Part::Head)?,
-        layers: gguf_layers(gguf, hidden, layers)?,
-        names: Names::gguf(),
+        layers: layers_of(gguf, hidden, layers, experts)?,
+        names,
         dtype: None,
     })
 }
 
 /// Variants that share the architecture's name and are other models.
 fn refuse_others(gguf: &Gguf<'_>) -> Result<(), ModelError> {
-    for (key, supported) in [
-        ("expert_count", "0: a dense feed-forward part"),
-        ("attention.sliding_window", "0: attention over all positions"),
-    ] {
-        if let Some(found) = gguf.whole_or(key, &(0..=u64::MAX))?.filter(|&v| v > 0) {
-            return Err(unsupported(gguf.path(key), found, supported));
-        }
-    }
+    gguf_layers::windowless(gguf)?;
     if !gguf.flag_or("attention.causal", true)? {
         return Err(unsupported(gguf.path("attention.causal"), "false", "true"));
     }
     Ok(())
 }
 
-fn gguf_layers(gguf: &Gguf<'_>, hidden: u64, layers: usize) -> Result<Vec<LayerSpec>, ModelError> {
+/// Mixtral's experts: softmax over all, and weights of the chosen that add to 1.
+fn experts(gguf: &Gguf<'_>) -> Result<Ffn, ModelError> {
+    let width = gguf_layers::Count::of(gguf)?.size(gguf, "feed_forward_length")?;
+    gguf_layers::experts(gguf, width, gguf_layers::softmax(gguf)?).map(Ffn::Experts)
+}
+
+fn layers_of(
+    gguf: &Gguf<'_>,
+    hidden: u64,
+    layers: usize,
+    experts: Option<Ffn>,
+) -> Result<Vec<LayerSpec>, ModelError> {
     let (heads_key, ffn_key) = ("attention.head_count", "feed_forward_length");
     let needed = |key: &'static str| {
         let found = gguf.per_layer(key, layers, &WIDTH)?;
@@ -113,6 +123,9 @@ fn gguf_layers(gguf: &Gguf<'_>, hidden: u64, layers: usize) -> Result<Vec<LayerS
                     o: bias(Part::Output)?,
                 },
             };
+            if let Some(experts) = &experts {
+                return Ok(LayerSpec::new(Mixer::Attention(attention), experts.clone()));
+            }
             let biases =
                 GatedBiases { gate: bias(Part::Gate)?, up: bias(Part::Up)?, down: bias(Part::Down)? };
             let gated = Gated {

@@ -11,6 +11,11 @@ mod dense;
 mod ffn;
 mod gemma;
 mod gguf;
+mod gguf_dense;
+mod gguf_hybrid;
+mod gguf_layers;
+mod gguf_mixture;
+mod gguf_state;
 mod hybrid;
 mod layers;
 mod llama;
@@ -78,7 +83,29 @@ const CONFIGS: &[(&str, FromConfig)] = &[
 ];
 
 /// By `general.architecture`.
-const GGUFS: &[(&str, FromGguf)] = &[("llama", llama::from_gguf)];
+const GGUFS: &[(&str, FromGguf)] = &[
+    ("deepseek2", gguf_state::deepseek2),
+    ("gemma2", gguf_dense::gemma2),
+    ("gemma3", gguf_dense::gemma3),
+    ("glm4moe", gguf_mixture::glm4moe),
+    ("gpt-oss", gguf_mixture::gpt_oss),
+    ("granitehybrid", gguf_hybrid::granitehybrid),
+    ("kimi-linear", gguf_state::kimi_linear),
+    ("lfm2", gguf_hybrid::lfm2),
+    ("llama", llama::from_gguf),
+    ("minimax-m2", gguf_mixture::minimax_m2),
+    ("nemotron_h", gguf_hybrid::nemotron_h),
+    ("nemotron_h_moe", gguf_hybrid::nemotron_h_moe),
+    ("olmo2", gguf_dense::olmo2),
+    ("phi3", gguf_dense::phi3),
+    ("qwen2", gguf_dense::qwen2),
+    ("qwen3", gguf_dense::qwen3),
+    ("qwen35", gguf_state::qwen35),
+    ("qwen35moe", gguf_state::qwen35moe),
+    ("qwen3moe", gguf_mixture::qwen3moe),
+    ("qwen3next", gguf_state::qwen3next),
+    ("smollm3", gguf_dense::smollm3),
+];
 
 pub(crate) fn from_config(config: &serde_json::Value) -> Result<ModelSpec, ModelError> {
     let config = Config::new(config)?;

@@ -67,6 +67,10 @@ fn texts_are_read_and_printed_again() {
         "w[:, 0::3]",
         "w^T",
         "w^T[:, 0::2][3..4]^T",
+        "w^M[2..4]",
+        "beside(a.k^T, a.v)",
+        "beside(a[0..2], b[:, 1..2]^T)",
+        "beside",
         "layers.3.experts.{expert}.w1.weight",
         "e.{expert}[:, 64..128]",
         "mxfp4(a.blocks, a.scales)",
@@ -90,7 +94,7 @@ fn texts_that_are_no_source_are_refused_at_their_place() {
     for (text, why) in [
         ("", "byte 0: wanted a tensor's name, found the end"),
         ("[0..1]", "byte 0: wanted a tensor's name, found `[0..1]`"),
-        ("a b", "byte 1: wanted `[`, `^T` or the end, found ` b`"),
+        ("a b", "byte 1: wanted `[`, `^T`, `^M` or the end, found ` b`"),
         ("w[", "byte 2: wanted a whole number, found the end"),
         ("w[-1..2]", "byte 2: wanted a whole number, found `-1..2]`"),
         ("w[0.5..2]", "byte 3: wanted `..` or `::`, found `.5..2]`"),
@@ -102,15 +106,20 @@ fn texts_that_are_no_source_are_refused_at_their_place() {
         ("w[:, :, 0..2]", "byte 5: wanted a whole number, found `:, 0..2]`"),
         ("w[0..9223372036854775808]", "byte 5: wanted a whole number, found `922337203685`"),
         ("w[0..99999999999999999999]", "byte 5: wanted a whole number, found `999999999999`"),
-        ("w^t", "byte 1: wanted `[`, `^T` or the end, found `^t`"),
-        ("w^T^", "byte 3: wanted `[`, `^T` or the end, found `^`"),
+        ("w^t", "byte 1: wanted `[`, `^T`, `^M` or the end, found `^t`"),
+        ("w^T^", "byte 3: wanted `[`, `^T`, `^M` or the end, found `^`"),
         ("w.{layer}", "byte 2: wanted `{expert}`, once in a name, or no brace, found `{layer}`"),
         ("w.{expert}.{expert}", "byte 11: wanted `{expert}`, once in a name, or no brace, found `{expert}`"),
         ("w}", "byte 1: wanted `{expert}`, once in a name, or no brace, found `}`"),
         ("mxfp4(a)", "byte 7: wanted `,`, found `)`"),
         ("mxfp4(a, b", "byte 10: wanted `)`, found the end"),
         ("mxfp4(, b)", "byte 6: wanted a tensor's name, found `, b)`"),
-        ("q4_0(a, b)", "byte 4: wanted `[`, `^T` or the end, found `(a, b)`"),
+        ("beside(a)", "byte 8: wanted `[`, `^T`, `^M` or the end, found `)`"),
+        ("beside(a, b", "byte 11: wanted `[`, `^T`, `^M` or the end, found the end"),
+        ("beside(, b)", "byte 7: wanted a tensor's name, found `, b)`"),
+        ("beside(a.{expert}, b)", "byte 7: wanted a tensor's name, of no bank, found `a.{expert}, `"),
+        ("beside(a, b)^T", "byte 12: wanted the end, for nothing is picked of two sources, found `^T`"),
+        ("q4_0(a, b)", "byte 4: wanted `[`, `^T`, `^M` or the end, found `(a, b)`"),
     ] {
         let error = Source::parse(text).unwrap_err();
         assert_eq!(error.to_string(), format!("`{text}`, {why}"));
@@ -152,6 +161,26 @@ fn rows_and_axes_are_those_of_the_tensor() {
             .collect::<Vec<_>>()
     );
     assert_eq!(of("w^T[3..4]"), (vec![1, 4], None, vec![3.0, 19.0, 35.0, 51.0]));
+    assert_eq!(of("b^M"), (vec![6, 16], Some(1), rows(&[0, 1, 2, 3, 4, 5], 100)));
+    assert_eq!(of("b^M[2..4]"), (vec![2, 16], Some(1), rows(&[2, 3], 100)));
+    assert_eq!(of("w^M"), (vec![64], Some(1), rows(&[0, 1, 2, 3], 0)));
+}
+
+#[test]
+fn two_sources_lie_beside_each_other_part_by_part() {
+    let stored = [floats("k", &[2, 3, 4], 0), floats("v", &[2, 1, 3], 100), floats("w", &[2, 2, 3], 200)];
+    let checkpoint = open(&stored);
+    let of = |text: &str| found(&checkpoint, text);
+    // Of part 0 the columns of `k[0]`, then the rows of `v[0]`; then so of part 1.
+    let part = |at: usize| -> Vec<f32> {
+        let columns = (0..4).flat_map(|c| (0..3).map(move |r| (at * 12 + r * 4 + c) as f32));
+        columns.chain((0..3).map(|c| (100 + at * 3 + c) as f32)).collect()
+    };
+    assert_eq!(of("beside(k^T, v)"), (vec![10, 3], None, [part(0), part(1)].concat()));
+    assert_eq!(of("beside(k^T[1..2], v[1..2])"), (vec![5, 3], None, part(1)));
+    let (shape, pieces, values) = of("beside(v, w[:, 1..2])");
+    assert_eq!((shape, pieces), (vec![4, 3], None));
+    assert_eq!(values, [100, 101, 102, 203, 204, 205, 103, 104, 105, 209, 210, 211].map(|v| v as f32));
 }
 
 #[test]
@@ -229,6 +258,8 @@ fn what_a_checkpoint_cannot_give_is_refused_by_name() {
     let checkpoint = open(&[
         floats("w", &[4, 16], 0),
         floats("v", &[6], 0),
+        floats("d", &[1, 2, 3], 0),
+        ("i".into(), "I32", vec![1, 2, 3], vec![0; 24]),
         floats("x.0.w", &[2, 16], 0),
         floats("x.1.w", &[16, 2], 0),
         floats("y.0.b", &[2], 0),
@@ -258,6 +289,16 @@ fn what_a_checkpoint_cannot_give_is_refused_by_name() {
         ("w[:, 0..17]", "`w[:, 0..17]`: [:, 0..17] of f32 [4, 16]: wanted at least 17 in axis 1"),
         ("v[:, 0..1]", "`v[:, 0..1]`: [:, 0..1] of f32 [6]: wanted an axis 1"),
         ("v^T", "`v^T`: ^T of f32 [6]: wanted two axes in each tensor, of elements that are bytes or more"),
+        ("v^M", "`v^M`: ^M of f32 [6]: wanted two axes of one tensor that lie one in the other"),
+        ("w^T^M", "`w^T^M`: ^M of f32 [16, 4]: wanted two axes of one tensor that lie one in the other"),
+        ("x.{expert}.w^M", "`x.1.w` is f32 [16, 2], wanted f32 [2, 16] like `x.0.w` for `x.{expert}.w^M`"),
+        ("beside(w, no)", "`no` is missing, wanted for `no`"),
+        (
+            "beside(w, w)",
+            "`w` is f32 [4, 16], wanted two sources [parts, rows, in], and the first is f32 [4, 16] for `beside(w, w)`",
+        ),
+        ("beside(d, d^T)", "`d^T` is f32 [1, 3, 2], wanted f32 [1, rows, 3] for `beside(d, d^T)`"),
+        ("beside(d, i)", "`i` is i32 [1, 2, 3], wanted f32 [1, rows, 3] for `beside(d, i)`"),
         (
             "y.{expert}.b^T",
             "`y.{expert}.b^T`: ^T of f32 [2, 2]: wanted two axes in each tensor, of elements that are bytes or more",
@@ -353,7 +394,7 @@ fn models_are_held_to_their_sources() {
     };
     let error = wrong.check(&open(&[table()])).unwrap_err().to_string();
     assert!(
-        error.ends_with("`gain[0..4].weight`, byte 10: wanted `[`, `^T` or the end, found `.weight`"),
+        error.ends_with("`gain[0..4].weight`, byte 10: wanted `[`, `^T`, `^M` or the end, found `.weight`"),
         "{error}"
     );
 }
