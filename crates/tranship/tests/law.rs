@@ -18,10 +18,10 @@
 //! prefill and decode and in both orders, and each is held to itself alone.
 //!
 //! Under `parity` nothing may differ in any bit. Under the other policies a backend may sum in an order that depends on
-//! the rows of a step, and what it rounds then moves: a row's largest error may be [`most`] standard deviations of the
-//! logits. A rounded router may choose another expert where two are near to each other, and such a row may be anywhere: one
-//! row in [`ASTRAY`] is let off. The interpreter has one path for any number of rows, and is held to its bits under
-//! every policy.
+//! the rows of a step, and of what it rounds then a little falls to the other side: a row's largest error may be
+//! [`most`] standard deviations of the logits. A router may choose another expert where two are near to each other, and
+//! such a row may be anywhere: one row in [`ASTRAY`] is let off. On a processor with AVX-512 no row differs at all. The
+//! interpreter has one path for any number of rows, and is held to its bits under every policy.
 
 mod common;
 
@@ -32,16 +32,16 @@ use tranship::prelude::*;
 use tranship::session::SessionError;
 
 /// Rows of which one may be off by more than its bound, where not every bit is held.
-const ASTRAY: usize = 20;
+const ASTRAY: usize = 50;
 
 /// Tokens that the reference decodes after most splits.
 const FEW: usize = 8;
 
-/// The largest error of a row, in standard deviations: what parity allows a whole prompt under the policy.
+/// The largest error of a row, in standard deviations: a quarter of what `cargo xtask parity` allows the policy itself.
 fn most(policy: &str) -> f64 {
     match policy {
-        "serving" => 8.0 * 0.04,
-        "quantized" => 8.0 * 0.08,
+        "serving" => 0.08,
+        "quantized" => 0.16,
         _ => 0.0,
     }
 }

@@ -269,8 +269,9 @@ fn memories_are_never_rounded_to_activations() {
     for fixture in families() {
         for policy in PRESETS {
             let contract = fixture.contract(policy, 64);
-            let state =
-                |c: &&tranship::handoff::Carried| c.extent == Extent::Recurrent || c.name.starts_with("conv");
+            let state = |c: &&tranship::handoff::Carried| {
+                matches!(c.extent, Extent::Recurrent | Extent::Frontier { .. }) || c.name.starts_with("conv")
+            };
             for carried in contract.carried.iter().filter(state) {
                 assert_eq!(carried.dtype, DType::F32, "{} under {policy}: `{}`", fixture.name, carried.name);
             }
