@@ -477,7 +477,8 @@ pub struct SharedExpert {
 
 impl ModelSpec {
     /// The spec of a checkpoint: from its metadata if it is GGUF, from its `config.json` else. Tensors are not
-    /// looked at, but for which optional ones a GGUF file has; [`ModelSpec::check`] holds them to the spec.
+    /// looked at, but for which optional ones a GGUF file has, and for LongRoPE's two lists of divisors, which are tensors
+    /// there; [`ModelSpec::check`] holds them to the spec.
     ///
     /// # Errors
     /// Of the key that is missing, malformed, out of range or not supported; [`ModelError::NoConfig`] of safetensors

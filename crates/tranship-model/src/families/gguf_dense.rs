@@ -14,13 +14,22 @@ use super::gguf::Gguf;
 use super::gguf_layers::{Count, Sizes, biases, dense, names, rope, silu, spec, windowless};
 use super::{POSITIONS, POSITIVE, THETA, WIDTH, value};
 use crate::{
-    Activation, Attention, Ffn, LayerSpec, Mixer, ModelError, ModelSpec, Part, QkNorm, Residual, RopeSpec,
+    Activation, Attention, AttentionBiases, Ffn, LayerSpec, Mixer, ModelError, ModelSpec, Part, QkNorm,
+    Residual, RopeSpec,
 };
 use tranship_program::ops::{RopeStyle, Scaling};
 
-/// `general.architecture: "qwen2"`
+/// `general.architecture: "qwen2"`: queries, keys and values have biases.
 pub(super) fn qwen2(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
-    plain(gguf, QkNorm::None, RopeStyle::Half, |_| true)
+    let spec = plain(gguf, QkNorm::None, RopeStyle::Half, |_| true)?;
+    let with_biases = |layer: LayerSpec| match layer.mixer {
+        Some(Mixer::Attention(attention)) => {
+            let biases = AttentionBiases { q: true, k: true, v: true, ..attention.biases };
+            LayerSpec { mixer: Some(Mixer::Attention(Attention { biases, ..attention })), ..layer }
+        }
+        _ => layer,
+    };
+    Ok(ModelSpec { layers: spec.layers.into_iter().map(with_biases).collect(), ..spec })
 }
 
 /// `general.architecture: "qwen3"`
@@ -43,9 +52,10 @@ fn plain(
     windowless(gguf)?;
     let sizes = Sizes::of(gguf)?;
     let rope = rope(gguf, sizes.head_dim, style)?;
+    let biases = biases(gguf)?;
     spec(gguf, names(), |layer| {
         let rope = placed(layer).then(|| rope.clone());
-        let attention = Attention { biases: biases(gguf, layer)?, qk_norm, ..sizes.attention(rope) };
+        let attention = Attention { biases, qk_norm, ..sizes.attention(rope) };
         Ok(LayerSpec::new(Mixer::Attention(attention), silu(gguf, layer)?))
     })
 }
@@ -159,12 +169,13 @@ fn gemma(
     let attention = Attention { scale: 1.0 / (size as f64).sqrt(), ..attention };
     let width = count.size(gguf, "feed_forward_length")?;
     let residual = Residual { post_norm: true, ..Residual::default() };
+    let biases = biases(gguf)?;
     let spec = spec(gguf, names(), |layer| {
         let rope = if slides[layer] { sliding } else { full };
         let attention = Attention {
             rope: Some(rope.clone()),
             window: slides[layer].then_some(window),
-            biases: biases(gguf, layer)?,
+            biases,
             ..attention.clone()
         };
         let ffn = Ffn::Gated(dense(gguf, width, Activation::GeluTanh, layer)?);

@@ -39,6 +39,7 @@ pub(super) fn lfm2(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
         let (from, to) = (i as u64 * hidden, (i as u64 + 1) * hidden);
         names.set(part, format!("blk.{{layer}}.shortconv.in_proj.{{}}[{from}..{to}]"));
     }
+    let biases = biases(gguf)?;
     spec(gguf, names, |layer| {
         let mixer = match key_heads[layer] {
             0 => {
@@ -50,7 +51,7 @@ pub(super) fn lfm2(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
                 }
                 Mixer::ShortConv(conv.clone())
             }
-            _ => Mixer::Attention(Attention { biases: biases(gguf, layer)?, ..attention.clone() }),
+            _ => Mixer::Attention(Attention { biases, ..attention.clone() }),
         };
         Ok(LayerSpec::new(mixer, silu(gguf, layer)?))
     })
@@ -71,10 +72,11 @@ pub(super) fn granitehybrid(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
     let state_space = state_space(gguf, eps, &mut names)?;
     let experts = granite_experts(gguf)?;
     let residual = Residual { scale: factor("residual_scale")?, ..Residual::default() };
+    let biases = biases(gguf)?;
     let spec = spec(gguf, names, |layer| {
         let mixer = match key_heads[layer] {
             0 => Mixer::StateSpace(state_space.clone()),
-            _ => Mixer::Attention(Attention { scale, biases: biases(gguf, layer)?, ..attention.clone() }),
+            _ => Mixer::Attention(Attention { scale, biases, ..attention.clone() }),
         };
         let ffn = match &experts {
             Some(experts) => Ffn::Experts(experts.clone()),
@@ -192,12 +194,13 @@ fn nemotron(
     };
     let state_space = state_space(gguf, eps, &mut names)?;
     let residual = Residual::default();
+    let biases = biases(gguf)?;
     let spec = gguf_layers::spec_with(gguf, eps, names, |layer| {
         let (mixer, ffn) = match (key_heads[layer], widths[layer]) {
             (0, 0) => (Some(Mixer::StateSpace(state_space.clone())), None),
             (0, width) => (None, Some(ffn(width, layer)?)),
             _ => {
-                let attention = Attention { biases: biases(gguf, layer)?, ..attention.clone() };
+                let attention = Attention { biases, ..attention.clone() };
                 (Some(Mixer::Attention(attention)), None)
             }
         };

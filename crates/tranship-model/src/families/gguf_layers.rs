@@ -6,8 +6,9 @@
 //! `attention.key_length` is `embedding_length / attention.head_count`, `attention.value_length` and
 //! `rope.dimension_count` are `attention.key_length`; `expert_feed_forward_length` is `feed_forward_length` shared by
 //! `expert_used_count`; `expert_weights_scale` is 1, as is 0; `expert_weights_norm` is false where it is read,
-//! `expert_group_count` 1. The head is the embedding table where there is no `output.weight`, and a projection has a bias
-//! where there is one in the file.
+//! `expert_group_count` 1. The head is the embedding table where there is no `output.weight`. A projection of attention has a
+//! bias where any layer of the file has it, and one of a dense part where its layer does; Qwen 2 has those of queries,
+//! keys and values whatever the file has, and gpt-oss all.
 
 use super::gguf::Gguf;
 use super::{EPS, Heads, LAYERS, POSITIONS, VOCAB, WIDTH, even_share, rope, unsupported, value};
@@ -211,7 +212,7 @@ impl Sizes {
         Ok(Sizes { heads, kv_heads, head_dim })
     }
 
-    /// The attention of these sizes, with the biases that the file has in a layer: no normalization and no window.
+    /// The plain attention of these sizes: no biases, no normalization, no window.
     pub fn attention(self, rope: Option<RopeSpec>) -> Attention {
         let Sizes { heads, kv_heads, head_dim } = self;
         Attention {
@@ -230,9 +231,12 @@ impl Sizes {
     }
 }
 
-/// The biases of a layer's projections that the file has.
-pub(super) fn biases(gguf: &Gguf<'_>, layer: usize) -> Result<AttentionBiases, ModelError> {
-    let bias = |part| gguf.has_bias(part, layer);
+/// Which projections of attention have biases: in all layers those that have one in any.
+pub(super) fn biases(gguf: &Gguf<'_>) -> Result<AttentionBiases, ModelError> {
+    let layers = Count::of(gguf)?.layers;
+    let bias = |part| {
+        (0..layers).try_fold(false, |any, layer| Ok::<_, ModelError>(any || gguf.has_bias(part, layer)?))
+    };
     Ok(AttentionBiases {
         q: bias(Part::Query)?,
         k: bias(Part::Key)?,

@@ -12,7 +12,8 @@ use super::gguf_layers::{
 };
 use super::{LAYERS, POSITIONS};
 use crate::{
-    Activation, Attention, Experts, Ffn, LayerSpec, Mixer, ModelError, ModelSpec, Names, QkNorm, RopeSpec,
+    Activation, Attention, AttentionBiases, Experts, Ffn, LayerSpec, Mixer, ModelError, ModelSpec, Names,
+    QkNorm, RopeSpec,
 };
 use tranship_program::ops::{RopeStyle, Route, RouteBias, Scaling};
 
@@ -38,7 +39,8 @@ pub(super) fn glm4moe(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
     let shared = gguf_layers::shared_count(gguf, &experts)?;
     let experts = Ffn::Experts(Experts { shared, ..experts });
     let dense = gguf.whole_or("leading_dense_block_count", &(0..=*LAYERS.end()))?.unwrap_or(0) as usize;
-    let qk_norm = if gguf.has_weight(crate::Part::QueryNorm)? { QkNorm::Head } else { QkNorm::None };
+    let normed = |layer| ["q", "k"].iter().any(|of| gguf.has(&format!("blk.{layer}.attn_{of}_norm.weight")));
+    let qk_norm = if (0..Count::of(gguf)?.layers).any(normed) { QkNorm::Head } else { QkNorm::None };
     mixture(gguf, qk_norm, names().with(NORM_AFTER_ATTENTION), |layer| {
         if layer < dense { silu(gguf, layer) } else { Ok(experts.clone()) }
     })
@@ -54,9 +56,10 @@ fn mixture(
     windowless(gguf)?;
     let sizes = Sizes::of(gguf)?;
     let rope = rope(gguf, sizes.head_dim, RopeStyle::Half)?;
+    let biases = biases(gguf)?;
     spec(gguf, names, |layer| {
         let rope = Some(rope.clone());
-        let attention = Attention { biases: biases(gguf, layer)?, qk_norm, ..sizes.attention(rope) };
+        let attention = Attention { biases, qk_norm, ..sizes.attention(rope) };
         Ok(LayerSpec::new(Mixer::Attention(attention), ffn(layer)?))
     })
 }
@@ -71,10 +74,11 @@ pub(super) fn gpt_oss(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
     let experts = gguf_layers::experts(gguf, gguf_layers::expert_width(gguf)?, route)?;
     let (activation, limit) = (Activation::Swish { alpha: 1.702 }, Some(7.0));
     let ffn = Ffn::Experts(Experts { activation, limit, biased: true, ..experts });
+    let biases = AttentionBiases { q: true, k: true, v: true, o: true };
     spec(gguf, names().with(NORM_AFTER_ATTENTION), |layer| {
         let window = slides[layer].then_some(window);
         let attention = sizes.attention(Some(rope.clone()));
-        let attention = Attention { biases: biases(gguf, layer)?, sinks: true, window, ..attention };
+        let attention = Attention { biases, sinks: true, window, ..attention };
         Ok(LayerSpec::new(Mixer::Attention(attention), ffn.clone()))
     })
 }

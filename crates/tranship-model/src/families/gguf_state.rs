@@ -75,10 +75,11 @@ fn qwen(
     let sizes = Sizes::of(gguf)?;
     let rope = rope(gguf, sizes.head_dim, RopeStyle::Half)?;
     let attention = Attention { qk_norm: QkNorm::Head, gated: true, ..sizes.attention(Some(rope)) };
+    let biases = biases(gguf)?;
     spec(gguf, qwen_names(&delta), |layer| {
         let mixer = match recurrent[layer] {
             true => Mixer::GatedDelta(delta.clone()),
-            false => Mixer::Attention(Attention { biases: biases(gguf, layer)?, ..attention.clone() }),
+            false => Mixer::Attention(Attention { biases, ..attention.clone() }),
         };
         Ok(LayerSpec::new(mixer, ffn(layer)?))
     })

@@ -5,6 +5,7 @@ mod common;
 mod configs;
 mod families;
 mod gguf;
+mod gguf_families;
 mod memories;
 mod programs;
 mod sources;

@@ -1,0 +1,305 @@
+//! GGUF files of other architectures than Llama's: what their keys and tensors mean, and that none goes missing in silence.
+
+use super::common::{fixture, list};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use tranship_model::{
+    Activation, Attention, DeltaProjections, Experts, Ffn, GatedDeltaNet, LatentAttention, Mixer, ModelSpec,
+    QkNorm, StateSpace,
+};
+use tranship_program::ops::{DecayForm, RopeStyle, RouteBias, Scaling, Score};
+use tranship_weights::Checkpoint;
+
+/// The GGUF files, as paths under `fixtures/`.
+fn files() -> Vec<String> {
+    let mut files = list("families_gguf");
+    files.retain(|path| path.ends_with(".gguf"));
+    files.sort();
+    assert!(files.len() >= 24, "{files:?}");
+    files
+}
+
+fn spec(name: &str) -> ModelSpec {
+    let checkpoint = Checkpoint::open(&fixture(&format!("families_gguf/{name}.gguf"))).expect("a fixture");
+    ModelSpec::of(&checkpoint).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+fn attention(spec: &ModelSpec, layer: usize) -> &Attention {
+    match &spec.layers[layer].mixer {
+        Some(Mixer::Attention(attention)) => attention,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn experts(spec: &ModelSpec, layer: usize) -> &Experts {
+    match &spec.layers[layer].ffn {
+        Some(Ffn::Experts(experts)) => experts,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn delta(spec: &ModelSpec, layer: usize) -> &GatedDeltaNet {
+    match &spec.layers[layer].mixer {
+        Some(Mixer::GatedDelta(delta)) => delta,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn latent(spec: &ModelSpec, layer: usize) -> &LatentAttention {
+    match &spec.layers[layer].mixer {
+        Some(Mixer::Latent(latent)) => latent,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn state_space(spec: &ModelSpec, layer: usize) -> &StateSpace {
+    match &spec.layers[layer].mixer {
+        Some(Mixer::StateSpace(mixer)) => mixer,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn attention_is_what_each_architecture_makes_of_it() {
+    let qwen2 = spec("qwen2");
+    let biases = attention(&qwen2, 0).biases;
+    assert_eq!([biases.q, biases.k, biases.v, biases.o], [true, true, true, false]);
+    assert_eq!(attention(&spec("qwen3"), 0).qk_norm, QkNorm::Head);
+    let smollm3 = spec("smollm3");
+    let placed: Vec<bool> = (0..4).map(|layer| attention(&smollm3, layer).rope.is_some()).collect();
+    assert_eq!(placed, [true, true, true, false]);
+    assert_eq!(attention(&smollm3, 0).rope.as_ref().unwrap().style, RopeStyle::Interleaved);
+    let olmo2 = spec("olmo2");
+    assert_eq!(attention(&olmo2, 0).qk_norm, QkNorm::Whole);
+    assert!(!olmo2.layers[0].mixer_residual.pre_norm && olmo2.layers[0].ffn_residual.post_norm);
+    let gemma2 = spec("gemma2");
+    assert_eq!((attention(&gemma2, 0).window, attention(&gemma2, 1).window), (Some(7), None));
+    assert_eq!((attention(&gemma2, 0).softcap, gemma2.logit_softcap), (Some(4.0), Some(2.5)));
+    assert_eq!((gemma2.gain_offset, gemma2.embed_scale), (0.0, 28f64.sqrt()));
+    let gemma3 = spec("gemma3");
+    let [sliding, full] = [0, 5].map(|layer| attention(&gemma3, layer));
+    assert_eq!((sliding.window, full.window), (Some(11), None));
+    let [sliding, full] = [sliding, full].map(|attention| attention.rope.clone().unwrap());
+    assert_eq!((sliding.theta, sliding.scaling), (1e4, Scaling::None));
+    assert_eq!((full.theta, full.scaling), (1e6, Scaling::Linear { factor: 8.0 }));
+    let phi3 = spec("phi3");
+    assert_eq!((attention(&phi3, 0).rope.as_ref().unwrap().dims, attention(&phi3, 0).window), (6, Some(11)));
+}
+
+#[test]
+fn long_rope_is_read_from_two_tensors() {
+    let spec = spec("phi3_longrope");
+    let rope = attention(&spec, 0).rope.clone().unwrap();
+    let Scaling::Listed { divisors, magnitude } = &rope.scaling else { panic!("{rope:?}") };
+    assert_eq!(divisors, &[1.0, 1.05, 1.1, 1.3, 1.6, 2.0], "the decimals that were meant");
+    assert!((magnitude - (1.0 + 8f64.ln() / 12f64.ln()).sqrt()).abs() < 1e-6, "{magnitude}");
+    let Some((12, Scaling::Listed { divisors, .. })) = &rope.long else { panic!("{rope:?}") };
+    assert_eq!(divisors, &[1.1, 1.4, 2.0, 3.5, 6.0, 9.0]);
+}
+
+#[test]
+fn experts_are_what_each_architecture_makes_of_them() {
+    for (name, layer, score, normalize, scale) in [
+        ("mixtral", 0, Score::Softmax, true, 1.0),
+        ("qwen3moe", 1, Score::Softmax, true, 1.0),
+        ("minimax_m2", 0, Score::Sigmoid, true, 1.0),
+        ("glm4moe", 1, Score::Sigmoid, true, 2.5),
+        ("gpt_oss", 0, Score::Softmax, true, 1.0),
+        ("kimi_linear", 1, Score::Sigmoid, true, 2.446),
+        ("deepseek2", 1, Score::Sigmoid, true, 2.5),
+        ("nemotron_h_moe", 0, Score::Sigmoid, true, 2.5),
+    ] {
+        let spec = spec(name);
+        let route = &experts(&spec, layer).routing.route;
+        assert_eq!((route.score, route.normalize, route.scale), (score, normalize, scale), "{name}");
+        let bias = match (name, score) {
+            ("gpt_oss", _) => Some(RouteBias::Logits),
+            (_, Score::Sigmoid) => Some(RouteBias::Choice),
+            _ => None,
+        };
+        assert_eq!(route.bias, bias, "{name}");
+    }
+    let gpt_oss = spec("gpt_oss");
+    let swish = Activation::Swish { alpha: 1.702 };
+    let found = experts(&gpt_oss, 0);
+    assert_eq!((found.activation, found.limit, found.biased), (swish, Some(7.0), true));
+    assert!(attention(&gpt_oss, 1).sinks && attention(&gpt_oss, 1).window.is_none());
+    let Scaling::Yarn { whole, .. } = attention(&gpt_oss, 0).rope.clone().unwrap().scaling else { panic!() };
+    assert!(!whole, "the ramp's bounds are not rounded");
+    let deepseek = spec("deepseek2");
+    let groups = experts(&deepseek, 1).routing.route.groups.unwrap();
+    assert_eq!((groups.groups, groups.top_groups), (4, 2));
+    assert_eq!(experts(&deepseek, 1).shared.as_ref().unwrap().ffn.width, 20);
+    assert!(matches!(&deepseek.layers[0].ffn, Some(Ffn::Gated(gated)) if gated.width == 42));
+}
+
+#[test]
+fn memories_are_what_each_architecture_makes_of_them() {
+    let (next, qwen35, kimi) = (spec("qwen3next"), spec("qwen35"), spec("kimi_linear"));
+    assert_eq!(delta(&next, 0).projections, DeltaProjections::GatesByKeyHead);
+    let found = delta(&qwen35, 0);
+    assert_eq!((found.projections, found.form), (DeltaProjections::InTurns, DecayForm::Negative));
+    assert_eq!((found.key_heads, found.heads, found.key_dim, found.value_dim, found.taps), (2, 4, 10, 8, 3));
+    assert!(attention(&qwen35, 1).gated && attention(&next, 2).gated);
+    assert_eq!((delta(&kimi, 0).heads, delta(&kimi, 2).key_dim, delta(&kimi, 0).taps), (3, 12, 4));
+    let found = latent(&kimi, 1);
+    assert_eq!((found.key_dim, found.rope_dim, found.value_dim, found.latent), (10, 6, 14, 18));
+    assert_eq!((found.rope.is_none(), found.query_rank), (true, None));
+    let deepseek = spec("deepseek2");
+    let found = latent(&deepseek, 1);
+    let m = 0.08 * 5f64.ln() + 1.0;
+    assert!((found.scale - m * m / 22f64.sqrt()).abs() < 1e-12, "{}", found.scale);
+    assert_eq!((found.query_rank, found.rope.as_ref().unwrap().style), (Some(20), RopeStyle::Interleaved));
+    let granite = spec("granitehybrid");
+    let found = state_space(&granite, 0);
+    assert_eq!((found.heads, found.head_dim, found.groups, found.state, found.taps), (4, 12, 2, 10, 4));
+    assert_eq!((found.norm_groups, found.form, found.conv_bias), (2, DecayForm::Negative, true));
+    assert_eq!((granite.embed_scale, granite.logit_scale), (3.0, 1.0 / 1.7));
+    assert_eq!((attention(&granite, 1).scale, granite.layers[1].mixer_residual.scale), (0.4, 0.6));
+    let nemotron = spec("nemotron_h_moe");
+    assert_eq!((experts(&nemotron, 0).latent, experts(&nemotron, 0).gated), (Some(16), false));
+    assert!(attention(&nemotron, 1).rope.is_none() && nemotron.layers[1].ffn.is_none());
+    let lfm2 = spec("lfm2");
+    assert!(matches!(&lfm2.layers[0].mixer, Some(Mixer::ShortConv(conv)) if conv.taps == 3 && !conv.biased));
+}
+
+/// Where a name stands in a file, after its length.
+fn place(file: &[u8], name: &str) -> usize {
+    let mut stored = (name.len() as u64).to_le_bytes().to_vec();
+    stored.extend(name.bytes());
+    let found = file.windows(stored.len()).position(|window| window == stored);
+    found.unwrap_or_else(|| panic!("{name} is not in the file")) + stored.len()
+}
+
+/// What becomes of a file in which a key or tensor goes by another name: the error, or that there is none.
+fn without(file: &[u8], name: &str, at: &Path) -> Result<(), String> {
+    let mut changed = file.to_vec();
+    changed[place(file, name) - 1] = b'~';
+    fs::write(at, changed).unwrap();
+    let checkpoint = Checkpoint::open(at).unwrap();
+    let spec = ModelSpec::of(&checkpoint).map_err(|e| e.to_string())?;
+    spec.check(&checkpoint).map_err(|e| e.to_string())
+}
+
+/// A name without what it is of: the layer's number.
+fn kind(tensor: &str) -> String {
+    let parts =
+        tensor.split('.').map(|part| if part.bytes().all(|b| b.is_ascii_digit()) { "N" } else { part });
+    parts.collect::<Vec<_>>().join(".")
+}
+
+/// What becomes of each file without each key of its architecture, or without each tensor: names whose absence means
+/// something, and those whose absence has the file's tensors or other keys at odds with it.
+fn missing(of_keys: bool) -> [BTreeSet<String>; 2] {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let [mut meaning, mut at_odds] = [BTreeSet::new(), BTreeSet::new()];
+    for file in files() {
+        let bytes = fs::read(fixture(&file)).unwrap();
+        let checkpoint = Checkpoint::open(&fixture(&file)).unwrap();
+        let prefix = format!("{}.", checkpoint.metadata().get_str("general.architecture").unwrap());
+        let names: Vec<String> = match of_keys {
+            true => checkpoint.metadata().iter().map(|(key, _)| key.to_owned()).collect(),
+            false => checkpoint.tensors().map(|view| view.name().to_owned()).collect(),
+        };
+        for name in names.iter().filter(|name| !of_keys || name.starts_with(&prefix)) {
+            let short = if of_keys { name[prefix.len()..].to_owned() } else { kind(name) };
+            match without(&bytes, name, &path) {
+                Ok(()) => _ = meaning.insert(short),
+                Err(error) if error.contains(name) => {}
+                Err(_) => _ = at_odds.insert(short),
+            }
+        }
+    }
+    [meaning, at_odds]
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[test]
+fn no_key_goes_missing_in_silence() {
+    let [meaning, at_odds] = missing(true);
+    // What the format defines for them is on the families' pages; and some are not read of each architecture.
+    let defined = "attention.head_count_kv, attention.key_length, attention.layer_norm_epsilon, \
+        attention.layer_norm_rms_epsilon, attention.recurrent_layers, attention.scale, attention.sliding_window, \
+        attention.value_length, attn_logit_softcapping, embedding_scale, expert_count, expert_gating_func, \
+        expert_group_count, expert_group_used_count, expert_shared_count, expert_shared_feed_forward_length, \
+        expert_used_count, expert_weights_norm, expert_weights_scale, feed_forward_length, final_logit_softcapping, \
+        full_attention_interval, logit_scale, residual_scale, rope.dimension_count, rope.dimension_sections, \
+        rope.freq_base, rope.freq_base_swa, rope.scaling.attn_factor, rope.scaling.finetuned, \
+        rope.scaling.original_context_length, rope.scaling.type, rope.scaling.yarn_beta_fast, \
+        rope.scaling.yarn_beta_slow, rope.scaling.yarn_log_multiplier";
+    assert_eq!(meaning, set(&defined.split(", ").collect::<Vec<_>>()));
+    // Their defaults do not go with the files, which is said of other keys or of tensors.
+    let others = "attention.head_count_kv, attention.key_length, attention.key_length_mla, attention.q_lora_rank, \
+        attention.recurrent_layers, attention.value_length_mla, expert_count, expert_feed_forward_length, \
+        expert_shared_feed_forward_length, leading_dense_block_count, moe_latent_size, rope.dimension_count";
+    assert_eq!(at_odds, set(&others.split(", ").collect::<Vec<_>>()));
+}
+
+#[test]
+fn no_tensor_goes_missing_in_silence() {
+    let [meaning, at_odds] = missing(false);
+    // The head is tied then; and a bias that no other layer has is none.
+    assert_eq!(meaning, set(&["blk.N.ssm_conv1d.bias", "output.weight"]));
+    assert_eq!(at_odds, set(&[]));
+}
+
+#[test]
+fn what_is_out_of_range_or_not_supported_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    for (name, key, number, wanted) in [
+        (
+            "minimax_m2",
+            "minimax-m2.expert_gating_func",
+            1u32,
+            "1 is not supported (2: the sigmoid of scores)",
+        ),
+        ("deepseek2", "deepseek2.expert_used_count", 9, "wanted 1 to 8, found 9"),
+        (
+            "deepseek2",
+            "deepseek2.expert_group_count",
+            3,
+            "wanted a divisor of the 8 experts, for groups of two or more, found 3",
+        ),
+        (
+            "deepseek2",
+            "deepseek2.expert_group_used_count",
+            1,
+            "wanted groups with 3 experts or more, of 2 each, found 1",
+        ),
+        ("deepseek2", "deepseek2.rope.dimension_count", 22, "wanted 1 to 21, found 22"),
+        (
+            "deepseek2",
+            "deepseek2.rope.dimension_count",
+            9,
+            "wanted an even size, for RoPE turns pairs, found 9",
+        ),
+        (
+            "qwen35",
+            "qwen35.ssm.group_count",
+            3,
+            "wanted a divisor of the 4 of `qwen35.ssm.time_step_rank`, found 3",
+        ),
+        ("qwen35", "qwen35.ssm.inner_size", 57, "wanted a multiple of the 4 heads, found 57"),
+        ("granitehybrid", "granitehybrid.ssm.group_count", 3, "wanted a divisor of the 4 heads, found 3"),
+        ("qwen3", "qwen3.attention.value_length", 12, "wanted the size of a head, 14, found 12"),
+        ("gpt_oss", "gpt-oss.attention.sliding_window", 0, "wanted 1 to 2147483648, found 0"),
+        ("lfm2", "lfm2.shortconv.l_cache", 1, "wanted 2 to "),
+        ("nemotron_h_moe", "nemotron_h_moe.expert_shared_count", 2, "2 is not supported (1)"),
+        ("phi3_longrope", "phi3.rope.scaling.original_context_length", 0, "wanted 1 to 2147483648, found 0"),
+    ] {
+        let mut bytes = fs::read(fixture(&format!("families_gguf/{name}.gguf"))).unwrap();
+        // After the key its type, a u32, and the number.
+        let at = place(&bytes, key);
+        assert_eq!(bytes[at..at + 4], 4u32.to_le_bytes(), "{key} is no u32");
+        bytes[at + 4..at + 8].copy_from_slice(&number.to_le_bytes());
+        fs::write(&path, bytes).unwrap();
+        let error = ModelSpec::of(&Checkpoint::open(&path).unwrap()).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(key) && error.contains(wanted), "{key}: {error}\nwanted: {wanted}");
+    }
+}
