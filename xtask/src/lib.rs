@@ -7,6 +7,7 @@
 //! | `fixtures` | checks the fixtures, and makes them anew | [`fixtures`] |
 //! | `fetch NAME` | fetches a real model into an ignored folder | [`fetch`] |
 //! | `kernels` | lists kernel sources | [`kernels`] |
+//! | `state` | derives what sequences of released models carry | [`state`] |
 //! | `bench` | measures speed side by side with llama.cpp | [`mod@bench`] |
 //!
 //! ```
@@ -24,6 +25,7 @@ pub mod fetch;
 pub mod fixtures;
 pub mod kernels;
 pub mod parity;
+pub mod state;
 pub mod tidy;
 mod tool;
 

@@ -4,7 +4,7 @@
 use clap::{Parser, Subcommand};
 use std::path::Path;
 use std::process::ExitCode;
-use xtask::{XtaskError, bench, fetch, fixtures, kernels, parity, tidy};
+use xtask::{XtaskError, bench, fetch, fixtures, kernels, parity, state, tidy};
 
 /// Automation of the Tranship workspace.
 #[derive(Parser)]
@@ -26,6 +26,8 @@ enum Task {
     Fetch(fetch::FetchArgs),
     /// Lists the kernel sources
     Kernels(kernels::KernelsArgs),
+    /// Derives what sequences of released models carry
+    State(state::StateArgs),
     /// Measures speed side by side with llama.cpp
     Bench(bench::BenchArgs),
 }
@@ -50,6 +52,7 @@ fn run(task: &Task) -> Result<(), XtaskError> {
         Task::Fixtures(args) => fixtures::run(root, args),
         Task::Fetch(args) => fetch::run(root, args),
         Task::Kernels(args) => kernels::run(root, *args),
+        Task::State(args) => state::run(root, *args),
         Task::Bench(args) => bench::run(root, args),
     }
 }
