@@ -45,8 +45,8 @@ pub enum Base {
         /// The power of two of each block, 127 for 1.
         scales: Name,
     },
-    /// Of two sources `[parts, rows, in]`, for each of the parts the rows of the first and then those of the second, all as
-    /// one matrix.
+    /// Of two sources `[parts, rows, in]`, for each of the parts the rows of the first and then those of the second,
+    /// all as one matrix.
     Beside(Box<[Source; 2]>),
 }
 

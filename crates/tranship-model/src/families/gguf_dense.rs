@@ -3,12 +3,14 @@
 //! Defaults of absent keys beside those of all architectures, as the format's reader defines them: of `gemma2`,
 //! `attention.sliding_window` is 4096, `attn_logit_softcapping` 50 and `final_logit_softcapping` 30; of both Gemmas,
 //! `attention.sliding_window_pattern` is 2 and 6: of so many layers, all but the last slide; of `gemma3`, layers slide
-//! where there is a window, with `rope.freq_base_swa` 10000. `rope.scaling.attn_factor` of `phi3` is 1. What the format
-//! has no key for is fixed: every fourth layer of SmolLM3 has no positions; Gemma's scores are scaled by the size of a
-//! head, but in the largest of each, known by its 46 or 62 layers, by the share that a head has of the hidden width.
+//! where there is a window, with `rope.freq_base_swa` 10000. `rope.scaling.attn_factor` of `phi3` is 1. What the
+//! format has no key for is fixed: every fourth layer of SmolLM3 has no positions; Gemma's scores are scaled by the
+//! size of a head, but in the largest of each, known by its 46 or 62 layers, by the share that a head has of the
+//! hidden width.
 //!
-//! Queries and keys of SmolLM3 are permuted to interleaved pairs, as Llama's are. Gemma's gains are stored whole. A window
-//! of Phi-3 counts. Its two lists of divisors are read from the tensors `rope_factors_short` and `rope_factors_long`.
+//! Queries and keys of SmolLM3 are permuted to interleaved pairs, as Llama's are. Gemma's gains are stored whole. A
+//! window of Phi-3 counts. Its two lists of divisors are read from the tensors `rope_factors_short` and
+//! `rope_factors_long`.
 
 use super::gguf::Gguf;
 use super::gguf_layers::{Count, Sizes, biases, dense, names, rope, silu, spec, windowless};

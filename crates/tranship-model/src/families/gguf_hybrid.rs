@@ -1,15 +1,15 @@
 //! GGUF files of state spaces and short convolutions: LFM2, Granite 4 and Nemotron-H.
 //!
 //! Defaults of absent keys beside those of all architectures, as the format's reader defines them: of `granitehybrid`,
-//! `attention.scale` is one over the root of a head's size, `embedding_scale`, `residual_scale` and `logit_scale` are 1, as
-//! is 0, `rope.scaling.finetuned`, which says whether there are positions, is true; of `nemotron_h`,
-//! `attention.layer_norm_rms_epsilon` is `attention.layer_norm_epsilon`, and `expert_weights_norm` false. Layers without
-//! key and value heads have a short convolution, or a state space; of Nemotron-H only those that `feed_forward_length`
-//! gives no width either.
+//! `attention.scale` is one over the root of a head's size, `embedding_scale`, `residual_scale` and `logit_scale` are
+//! 1, as is 0, `rope.scaling.finetuned`, which says whether there are positions, is true; of `nemotron_h`,
+//! `attention.layer_norm_rms_epsilon` is `attention.layer_norm_epsilon`, and `expert_weights_norm` false. Layers
+//! without key and value heads have a short convolution, or a state space; of Nemotron-H only those that
+//! `feed_forward_length` gives no width either.
 //!
-//! Decays are stored as negative rates, gains of groups as `[groups, width / groups]`. LFM2's last gain is called after
-//! the embedding. Queries and keys of Granite are permuted to interleaved pairs, as Llama's are. Logits of Granite are
-//! divided by `logit_scale`. Time steps are not bounded.
+//! Decays are stored as negative rates, gains of groups as `[groups, width / groups]`. LFM2's last gain is called
+//! after the embedding. Queries and keys of Granite are permuted to interleaved pairs, as Llama's are. Logits of
+//! Granite are divided by `logit_scale`. Time steps are not bounded.
 
 use super::gguf::Gguf;
 use super::gguf_layers::{
@@ -105,8 +105,8 @@ fn granite_experts(gguf: &Gguf<'_>) -> Result<Option<Experts>, ModelError> {
     Ok(Some(Experts { shared: gguf_layers::shared(width, &experts, false), ..experts }))
 }
 
-/// The state space of all layers that have one, and the names of its tensors: its gate, inputs, vectors and time steps are
-/// rows of one projection, and all but the gate and the steps are channels of one convolution.
+/// The state space of all layers that have one, and the names of its tensors: its gate, inputs, vectors and time steps
+/// are rows of one projection, and all but the gate and the steps are channels of one convolution.
 fn state_space(gguf: &Gguf<'_>, eps: f64, names: &mut Names) -> Result<StateSpace, ModelError> {
     let size = |key| gguf.whole(key, &WIDTH);
     let (heads_key, groups_key, width_key) = ("ssm.time_step_rank", "ssm.group_count", "ssm.inner_size");

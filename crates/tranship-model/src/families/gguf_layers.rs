@@ -1,14 +1,14 @@
 //! What GGUF files of all architectures have: widths, names and layers put together to a spec, heads, positions, dense
 //! parts and experts.
 //!
-//! Defaults of absent keys, as the format's reader defines them: `nextn_predict_layers` is 0, and layers that it counts,
-//! the last, predict further tokens and are no part of the spec; `attention.head_count_kv` is `attention.head_count`,
-//! `attention.key_length` is `embedding_length / attention.head_count`, `attention.value_length` and
-//! `rope.dimension_count` are `attention.key_length`; `expert_feed_forward_length` is `feed_forward_length` shared by
-//! `expert_used_count`; `expert_weights_scale` is 1, as is 0; `expert_weights_norm` is false where it is read,
-//! `expert_group_count` 1. The head is the embedding table where there is no `output.weight`. A projection of attention has a
-//! bias where any layer of the file has it, and one of a dense part where its layer does; Qwen 2 has those of queries,
-//! keys and values whatever the file has, and gpt-oss all.
+//! Defaults of absent keys, as the format's reader defines them: `nextn_predict_layers` is 0, and layers that it
+//! counts, the last, predict further tokens and are no part of the spec; `attention.head_count_kv` is
+//! `attention.head_count`, `attention.key_length` is `embedding_length / attention.head_count`,
+//! `attention.value_length` and `rope.dimension_count` are `attention.key_length`; `expert_feed_forward_length` is
+//! `feed_forward_length` shared by `expert_used_count`; `expert_weights_scale` is 1, as is 0; `expert_weights_norm` is
+//! false where it is read, `expert_group_count` 1. The head is the embedding table where there is no `output.weight`.
+//! A projection of attention has a bias where any layer of the file has it, and one of a dense part where its layer
+//! does; Qwen 2 has those of queries, keys and values whatever the file has, and gpt-oss all.
 
 use super::gguf::Gguf;
 use super::{EPS, Heads, LAYERS, POSITIONS, VOCAB, WIDTH, even_share, rope, unsupported, value};
@@ -86,7 +86,8 @@ impl Count {
         Ok(gguf.flags_or(key, self.all)?.map(|flags| flags[..self.layers].to_vec()))
     }
 
-    /// Which layers slide: as an array says, or all but the last of each so many, `pattern` where no number is written.
+    /// Which layers slide: as an array says, or all but the last of each so many, `pattern` where no number is
+    /// written.
     pub fn slides(self, gguf: &Gguf<'_>, pattern: u64) -> Result<Vec<bool>, ModelError> {
         const KEY: &str = "attention.sliding_window_pattern";
         if let Some(flags) = self.flags(gguf, KEY)? {
@@ -143,12 +144,12 @@ pub(super) fn eps(gguf: &Gguf<'_>) -> Result<f64, ModelError> {
 
 /// The names of a file whose converter was told to put experts' gates and what they gate into one tensor.
 fn merged(gguf: &Gguf<'_>, mut names: Names, layers: &[LayerSpec]) -> Names {
-    let experts = layers.iter().enumerate().find_map(|(i, layer)| match &layer.ffn {
-        Some(Ffn::Experts(experts)) => Some((i, experts.width)),
+    let width = layers.iter().find_map(|layer| match &layer.ffn {
+        Some(Ffn::Experts(experts)) => Some(experts.width),
         _ => None,
     });
-    let Some((layer, width)) = experts else { return names };
-    if gguf.has(&format!("blk.{layer}.ffn_gate_up_exps.weight")) {
+    let Some(width) = width else { return names };
+    if (0..layers.len()).any(|layer| gguf.has(&format!("blk.{layer}.ffn_gate_up_exps.weight"))) {
         let both = width.saturating_mul(2);
         names.set(Part::ExpertGate, format!("blk.{{layer}}.ffn_gate_up_exps.{{}}[:, 0..{width}]"));
         names.set(Part::ExpertUp, format!("blk.{{layer}}.ffn_gate_up_exps.{{}}[:, {width}..{both}]"));
@@ -332,7 +333,8 @@ pub(super) fn sigmoid(gguf: &Gguf<'_>, absent: bool) -> Result<Route, ModelError
     Ok(Route { score: Score::Sigmoid, bias: Some(RouteBias::Choice), ..softmax(gguf)? })
 }
 
-/// DeepSeek-V3's routing: [`sigmoid`] among experts of the best groups; `normalize` says whether weights add to the scale.
+/// DeepSeek-V3's routing: [`sigmoid`] among experts of the best groups; `normalize` says whether weights add to the
+/// scale.
 pub(super) fn grouped(gguf: &Gguf<'_>, absent: bool, normalize: bool) -> Result<Route, ModelError> {
     let (route, experts) = (sigmoid(gguf, absent)?, gguf.whole("expert_count", &WIDTH)?);
     let (groups_key, open_key) = ("expert_group_count", "expert_group_used_count");

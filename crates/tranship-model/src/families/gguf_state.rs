@@ -1,17 +1,18 @@
-//! GGUF files of the delta rule and of latent attention: Qwen3-Next, Qwen3.5, Kimi Linear, and DeepSeek-V3 (`deepseek2`).
+//! GGUF files of the delta rule and of latent attention: Qwen3-Next, Qwen3.5, Kimi Linear, and DeepSeek-V3
+//! (`deepseek2`).
 //!
 //! Defaults of absent keys beside those of all architectures, as the format's reader defines them: without
 //! `attention.recurrent_layers`, all but the last of each `full_attention_interval` (4) are delta rules;
 //! `expert_shared_feed_forward_length` is `feed_forward_length`; `leading_dense_block_count` is 0;
-//! `attention.q_lora_rank` may be absent. A file that does not name its `expert_gating_func` is one of DeepSeek-V2, whose
-//! softmax is not supported here. What the format has no key for is fixed: weights of the chosen experts add to 1, but in
-//! `deepseek2`, which has a key for it; the epsilon of compressed rows and queries is 1e-6, as in the families' own
-//! configurations; ranks of Kimi's gates are the size of a head.
+//! `attention.q_lora_rank` may be absent. A file that does not name its `expert_gating_func` is one of DeepSeek-V2,
+//! whose softmax is not supported here. What the format has no key for is fixed: weights of the chosen experts add to
+//! 1, but in `deepseek2`, which has a key for it; the epsilon of compressed rows and queries is 1e-6, as in the
+//! families' own configurations; ranks of Kimi's gates are the size of a head.
 //!
-//! Decays are stored as negative rates, and gains whole. Value heads of Qwen3.5 are stored in turns of their key heads.
-//! What expands compressed rows is one tensor in older files, `attn_kv_b`, and two since: `attn_k_b`, whose axes are
-//! exchanged, and so not to be had from block encodings, and `attn_v_b`. `yarn_log_multiplier` of `deepseek2` is a tenth
-//! of what it is elsewhere; cosine and sine are not scaled there.
+//! Decays are stored as negative rates, and gains whole. Value heads of Qwen3.5 are stored in turns of their key
+//! heads. What expands compressed rows is one tensor in older files, `attn_kv_b`, and two since: `attn_k_b`, whose
+//! axes are exchanged, and so not to be had from block encodings, and `attn_v_b`. `yarn_log_multiplier` of `deepseek2`
+//! is a tenth of what it is elsewhere; cosine and sine are not scaled there.
 
 use super::gguf::Gguf;
 use super::gguf_layers::{
@@ -141,8 +142,8 @@ const QWEN: &[(Part, &str)] = &[
     (Part::MemoryOutput, "blk.{layer}.ssm_out.{}"),
 ];
 
-/// `general.architecture: "kimi-linear"`: layers without key and value heads are delta rules, the others latent attention
-/// without positions.
+/// `general.architecture: "kimi-linear"`: layers without key and value heads are delta rules, the others latent
+/// attention without positions.
 pub(super) fn kimi_linear(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
     let count = Count::of(gguf)?;
     let key_heads = count.sizes(gguf, "attention.head_count_kv")?;

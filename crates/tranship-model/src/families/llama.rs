@@ -1,5 +1,5 @@
-//! Llama: grouped-query attention and a gated feed-forward part in every layer. A GGUF file of this architecture may have
-//! experts in its place: Mixtral; and Mistral's is no other, whose window the format leaves out.
+//! Llama: grouped-query attention and a gated feed-forward part in every layer. A GGUF file of this architecture may
+//! have experts in its place: Mixtral; and Mistral's is no other, whose window the format leaves out.
 //!
 //! Defaults of absent keys, as `transformers` defines them for `LlamaConfig`: `num_key_value_heads` is
 //! `num_attention_heads`; `head_dim` is `hidden_size / num_attention_heads`; `attention_bias`, `mlp_bias` and

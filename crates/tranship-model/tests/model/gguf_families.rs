@@ -1,6 +1,8 @@
-//! GGUF files of other architectures than Llama's: what their keys and tensors mean, and that none goes missing in silence.
+//! GGUF files of other architectures than Llama's: what their keys and tensors mean, and that none goes missing in
+//! silence.
 
-use super::common::{fixture, list};
+use super::common::Meta::{self, F32, Str, U32};
+use super::common::{fixture, gguf, list};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -302,4 +304,61 @@ fn what_is_out_of_range_or_not_supported_is_named() {
         let error = ModelSpec::of(&Checkpoint::open(&path).unwrap()).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(key) && error.contains(wanted), "{key}: {error}\nwanted: {wanted}");
     }
+}
+
+/// The sources that a file of these keys and tensors needs.
+fn required(metadata: &[(&str, Meta)], tensor: &str) -> BTreeSet<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    fs::write(&path, gguf(metadata, &[(tensor.to_owned(), vec![4])])).unwrap();
+    let spec = ModelSpec::of(&Checkpoint::open(&path).unwrap()).unwrap_or_else(|e| panic!("{e}"));
+    spec.required().unwrap().into_iter().map(|(source, _)| source).collect()
+}
+
+#[test]
+fn layouts_of_older_files_are_known_by_their_tensors() {
+    let deepseek = [
+        ("general.architecture", Str("deepseek2")),
+        ("deepseek2.block_count", U32(1)),
+        ("deepseek2.context_length", U32(64)),
+        ("deepseek2.embedding_length", U32(32)),
+        ("deepseek2.feed_forward_length", U32(48)),
+        ("deepseek2.leading_dense_block_count", U32(1)),
+        ("deepseek2.attention.head_count", U32(4)),
+        ("deepseek2.attention.key_length", U32(12)),
+        ("deepseek2.attention.value_length", U32(6)),
+        ("deepseek2.attention.kv_lora_rank", U32(10)),
+        ("deepseek2.attention.layer_norm_rms_epsilon", F32(1e-6)),
+        ("deepseek2.rope.dimension_count", U32(4)),
+        ("deepseek2.expert_count", U32(4)),
+        ("deepseek2.expert_used_count", U32(2)),
+        ("deepseek2.expert_shared_count", U32(1)),
+        ("deepseek2.expert_gating_func", U32(2)),
+        ("deepseek2.vocab_size", U32(20)),
+    ];
+    let (older, split) = ("blk.0.attn_kv_b.weight", "beside(blk.0.attn_k_b.weight^T, blk.0.attn_v_b.weight)");
+    assert!(required(&deepseek, older).contains(older));
+    let newer = required(&deepseek, "blk.0.attn_v_b.weight");
+    assert!(newer.contains(split) && !newer.contains(older));
+    let next = [
+        ("general.architecture", Str("qwen3next")),
+        ("qwen3next.block_count", U32(1)),
+        ("qwen3next.context_length", U32(64)),
+        ("qwen3next.embedding_length", U32(32)),
+        ("qwen3next.attention.head_count", U32(4)),
+        ("qwen3next.attention.layer_norm_rms_epsilon", F32(1e-6)),
+        ("qwen3next.expert_count", U32(4)),
+        ("qwen3next.expert_used_count", U32(2)),
+        ("qwen3next.expert_feed_forward_length", U32(6)),
+        ("qwen3next.expert_shared_feed_forward_length", U32(6)),
+        ("qwen3next.ssm.conv_kernel", U32(4)),
+        ("qwen3next.ssm.state_size", U32(8)),
+        ("qwen3next.ssm.group_count", U32(2)),
+        ("qwen3next.ssm.time_step_rank", U32(4)),
+        ("qwen3next.ssm.inner_size", U32(32)),
+        ("qwen3next.vocab_size", U32(20)),
+    ];
+    let (older, newer) = ("blk.0.ssm_in.weight", "blk.0.attn_qkv.weight[0..16]");
+    assert!(required(&next, older).contains(older) && !required(&next, older).contains(newer));
+    assert!(required(&next, "x").contains(newer) && !required(&next, "x").contains(older));
 }
