@@ -12,7 +12,7 @@
 //! Decays are stored as negative rates, and gains whole. Value heads of Qwen3.5 are stored in turns of their key
 //! heads. What expands compressed rows is one tensor in older files, `attn_kv_b`, and two since: `attn_k_b`, whose
 //! axes are exchanged, and so not to be had from block encodings, and `attn_v_b`. `yarn_log_multiplier` of `deepseek2`
-//! is a tenth of what it is elsewhere; cosine and sine are not scaled there.
+//! is a tenth of what it is elsewhere, and scales scores; where it is written, cosine and sine are not scaled.
 
 use super::gguf::Gguf;
 use super::gguf_layers::{
@@ -261,6 +261,9 @@ fn turned_key(gguf: &Gguf<'_>, rope_dim: u64) -> Result<(Option<RopeSpec>, f64),
     let Scaling::Yarn { factor, original, beta_fast, beta_slow, whole, .. } = rope.scaling else {
         return Ok((Some(rope), 1.0));
     };
+    if all == 0.0 {
+        return Ok((Some(rope), 1.0));
+    }
     let m = 0.1 * all * factor.max(1.0).ln() + 1.0;
     let scaling = Scaling::Yarn { factor, original, beta_fast, beta_slow, magnitude: 1.0, whole };
     Ok((Some(RopeSpec { scaling, ..rope }), m * m))
