@@ -134,6 +134,41 @@ fn the_reference_is_within_its_bounds() {
     }
 }
 
+/// Families that choose, in which rounding moves some rows far away, on every backend.
+#[test]
+fn families_are_within_their_bounds() {
+    let ends: Vec<End> = xtask::backends::names()
+        .into_iter()
+        .flat_map(|name| ends(xtask::backends::open(name, None).expect("it opens"), &PRESETS))
+        .collect();
+    let names = ["deepseek_v4_topk", "granitemoehybrid", "kimi_linear", "mixtral", "qwen3_5_text"];
+    for subject in subjects(&names) {
+        let cases = cases::all(&subject, &ends).expect("it runs");
+        // Six whole runs and one split of each, thirty ordered pairs of ends, a golden on each backend.
+        assert_eq!(cases.len(), 6 + 6 + 30 + 2, "{}", subject.name);
+        let text = report::lines(&cases, report::Detail::Every);
+        assert!(missed(&cases).is_empty(), "\n{text}");
+        let by_row = |c: &&Case| c.bound.median.is_finite();
+        let rounding = |c: &Case| c.from.1 != "parity" || c.to.1 != "parity";
+        let wanted =
+            if subject.name == "qwen3_5_text" { 0 } else { cases.iter().filter(|c| rounding(c)).count() };
+        assert_eq!(cases.iter().filter(by_row).count(), wanted, "{}", subject.name);
+    }
+}
+
+/// A fault in a model that chooses is seen under policies whose rounding alone moves rows far away.
+#[test]
+fn a_wrong_weight_is_seen_where_rows_choose() {
+    let [subject] = &subjects(&["mixtral"])[..] else { panic!("one fixture") };
+    let weight = "model.layers.1.self_attn.v_proj.weight";
+    for (policy, off) in [("parity", 0.25), ("serving", 8.0), ("quantized", 8.0)] {
+        let backend = Arc::new(Wrong { inner: Reference::new(), fault: Fault::Weight(weight, off) });
+        let end = End { backend, policy: policy.into() };
+        let cases = cases::all(subject, std::slice::from_ref(&end)).expect("it runs");
+        assert!(missed(&cases).iter().any(|c| c.what == What::Whole), "not seen under {policy}");
+    }
+}
+
 #[test]
 fn a_wrong_weight_is_seen_and_found() {
     let [subject] = &subjects(&["llama_base"])[..] else { panic!("one fixture") };

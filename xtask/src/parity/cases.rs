@@ -4,7 +4,7 @@
 //! first prefills, the second takes over from nothing but the bytes of a hand-off, and steps row by row.
 
 use super::Subject;
-use super::bounds::Bound;
+use super::bounds::{Bound, chooses};
 use super::measure::{Figures, deviation, identical};
 use crate::XtaskError;
 use crate::backends::REFERENCE;
@@ -84,8 +84,9 @@ impl Case {
     }
 }
 
-/// Rows that the second session's context has beyond the first's.
-const WIDER: usize = 19;
+/// Rows that the second session's context has beyond the first's: another context, and one at which no fixture's
+/// rotations are those of long contexts where the first's are not.
+const WIDER: usize = 15;
 
 /// The logits of the prompt by the reference interpreter in F32.
 ///
@@ -165,7 +166,8 @@ pub fn all(subject: &Subject, ends: &[End]) -> Result<Vec<Case>, XtaskError> {
             costs.insert(policy.to_owned(), Figures::of(&truth, &ours, width));
         }
     }
-    let run = Run { subject, truth: &truth, deviation: deviation(&truth), width, costs };
+    let chooses = chooses(model.spec());
+    let run = Run { subject, truth: &truth, deviation: deviation(&truth), width, costs, chooses };
     let firsts: Vec<Result<First, XtaskError>> = ends.iter().map(|end| first(end, &model, subject)).collect();
     let mut cases = Vec::new();
     for (end, first) in ends.iter().zip(&firsts) {
@@ -201,6 +203,8 @@ struct Run<'a> {
     width: usize,
     /// What each policy costs on the reference.
     costs: BTreeMap<String, Figures>,
+    /// Whether rounding may change what rows are made of.
+    chooses: bool,
 }
 
 impl Run<'_> {
@@ -217,9 +221,10 @@ impl Run<'_> {
     }
 
     fn bound(&self, what: What, from: &End, to: &End) -> Bound {
-        let own = Bound::of(&from.policy, self.deviation);
+        let for_model = |bound: Bound| if self.chooses { bound.by_row(self.deviation) } else { bound };
+        let own = for_model(Bound::of(&from.policy, self.deviation));
         match (what, self.costs.get(&from.policy)) {
-            (What::Handoff(_), _) => Bound::of_pair(&from.policy, &to.policy, self.deviation),
+            (What::Handoff(_), _) => for_model(Bound::of_pair(&from.policy, &to.policy, self.deviation)),
             (What::Whole | What::Split(_), Some(cost)) if from.backend.name() != REFERENCE => {
                 own.beside(cost)
             }

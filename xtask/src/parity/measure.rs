@@ -7,6 +7,10 @@ pub struct Figures {
     pub max: f64,
     /// The root of the mean squared difference, in the same unit.
     pub rms: f64,
+    /// The root of the mean squared difference within a row, in the same unit: that of the median row.
+    pub median: f64,
+    /// The same of the row that three quarters of the rows do not exceed.
+    pub quartile: f64,
     /// The mean over the rows of KL(reference ‖ ours), in nats.
     pub kl: f64,
     /// The first row whose largest logit is another.
@@ -28,8 +32,12 @@ impl Figures {
         let rows = (reference.len() / width.max(1)).max(1);
         let pairs = || reference.chunks(width.max(1)).zip(ours.chunks(width.max(1)));
         let equal: Vec<bool> = pairs().map(|(r, o)| largest(r) == largest(o)).collect();
+        let mut by_row: Vec<f64> = pairs().map(|(r, o)| root_mean_square(r, o) / deviation).collect();
+        by_row.sort_by(f64::total_cmp);
         Figures {
             max: max / deviation,
+            median: by_row.get(by_row.len() / 2).copied().unwrap_or(0.0),
+            quartile: by_row.get(by_row.len() * 3 / 4).copied().unwrap_or(0.0),
             rms: (squares / reference.len().max(1) as f64).sqrt() / deviation,
             kl: pairs().map(|(r, o)| divergence(r, o)).sum::<f64>() / rows as f64,
             first_divergent: equal.iter().position(|e| !e),
@@ -39,7 +47,8 @@ impl Figures {
 
     fn lost() -> Figures {
         let far = f64::INFINITY;
-        Figures { max: far, rms: far, kl: far, first_divergent: Some(0), argmax_equal: 0.0 }
+        let (max, rms, median, quartile, kl) = (far, far, far, far, far);
+        Figures { max, rms, median, quartile, kl, first_divergent: Some(0), argmax_equal: 0.0 }
     }
 }
 
@@ -48,6 +57,12 @@ pub fn deviation(values: &[f32]) -> f64 {
     let count = values.len().max(1) as f64;
     let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / count;
     (values.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / count).sqrt()
+}
+
+/// The root of the mean squared difference of two rows.
+fn root_mean_square(reference: &[f32], ours: &[f32]) -> f64 {
+    let squares = reference.iter().zip(ours).map(|(r, o)| (f64::from(*r) - f64::from(*o)).powi(2));
+    (squares.sum::<f64>() / reference.len().max(1) as f64).sqrt()
 }
 
 /// The index of the first of the largest values.
@@ -88,6 +103,8 @@ mod tests {
         let ours = [1.0, -1.0, 1.0, 3.0];
         let found = Figures::of(&reference, &ours, 2);
         assert_eq!((found.max, found.rms, found.first_divergent), (4.0, 2.0, Some(1)));
+        // Of two rows, the worse: its root mean square is 4 / √2.
+        assert!((found.median - 8f64.sqrt()).abs() < 1e-12, "{}", found.median);
         // KL of softmax(1, -1) from softmax(1, 3), halved: p ln(p / (1 - p)) + (1 - p) ln((1 - p) / p).
         let p = 1.0 / (1.0 + (-2.0f64).exp());
         let wanted = (2.0 * p - 1.0) * (p / (1.0 - p)).ln() / 2.0;

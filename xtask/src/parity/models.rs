@@ -45,15 +45,39 @@ impl Golden {
 /// The folder of the fixture models.
 const MODELS: &str = "fixtures/models";
 
+/// The folder of the families' fixtures. Tests of the façade split each at every token; here each is split once.
+const FAMILIES: &str = "fixtures/families";
+
 /// The fixture models of the workspace at `root`, by name; only those that are named, where any are.
 ///
 /// # Errors
 /// [`XtaskError::Unknown`] for a name that no fixture has; a fixture that cannot be read.
 pub fn fixtures(root: &Path, named: &[String]) -> Result<Vec<Subject>, XtaskError> {
-    let folder = root.join(MODELS);
-    let mut found: Vec<(String, PathBuf, PathBuf)> = Vec::new();
-    for entry in std::fs::read_dir(&folder).map_err(|e| XtaskError::io(&folder, e))? {
-        let path = entry.map_err(|e| XtaskError::io(&folder, e))?.path();
+    let mut found = Vec::new();
+    for (folder, splits) in [(MODELS, splits as Splits), (FAMILIES, once)] {
+        found.extend(models(&root.join(folder))?.into_iter().map(|model| (model, splits)));
+    }
+    for name in named {
+        if !found.iter().any(|((known, ..), _)| known == name) {
+            let known = found.iter().map(|((known, ..), _)| known.as_str());
+            return Err(XtaskError::unknown("model", name, known));
+        }
+    }
+    let wanted = found.into_iter().filter(|((name, ..), _)| named.is_empty() || named.contains(name));
+    wanted.map(|((name, path, golden), splits)| subject(name, path, &golden, splits)).collect()
+}
+
+/// Where a prompt of so many rows is split.
+type Splits = fn(usize) -> Vec<usize>;
+
+/// A model by name, with its path and its golden.
+type Found = (String, PathBuf, PathBuf);
+
+/// The models of a folder, in the order of their names.
+fn models(folder: &Path) -> Result<Vec<Found>, XtaskError> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(|e| XtaskError::io(folder, e))? {
+        let path = entry.map_err(|e| XtaskError::io(folder, e))?.path();
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         if path.is_dir() {
             found.push((name, path.clone(), path.join("golden.safetensors")));
@@ -64,16 +88,10 @@ pub fn fixtures(root: &Path, named: &[String]) -> Result<Vec<Subject>, XtaskErro
         }
     }
     found.sort();
-    for name in named {
-        if !found.iter().any(|(known, ..)| known == name) {
-            return Err(XtaskError::unknown("model", name, found.iter().map(|(n, ..)| n.as_str())));
-        }
-    }
-    let wanted = found.into_iter().filter(|(name, ..)| named.is_empty() || named.contains(name));
-    wanted.map(|(name, path, golden)| subject(name, path, &golden)).collect()
+    Ok(found)
 }
 
-fn subject(name: String, path: PathBuf, golden: &Path) -> Result<Subject, XtaskError> {
+fn subject(name: String, path: PathBuf, golden: &Path, splits: Splits) -> Result<Subject, XtaskError> {
     let file = Checkpoint::open(golden).map_err(|e| XtaskError::io(golden, e))?;
     let tokens: Vec<u32> = numbers(&file, golden, "tokens")?.into_iter().map(|t| t as u32).collect();
     let logits = numbers(&file, golden, "logits")?;
@@ -86,6 +104,15 @@ fn splits(rows: usize) -> Vec<usize> {
     let mut splits: Vec<usize> = [1, 7, rows / 2, rows.saturating_sub(1)].into();
     splits.retain(|&s| s > 0 && s < rows);
     splits.dedup();
+    splits
+}
+
+/// Where a prompt is split once: near its middle, at no multiple of 2, 3 or 5.
+fn once(rows: usize) -> Vec<usize> {
+    let mut splits: Vec<usize> =
+        (1..rows).filter(|s| ![2, 3, 5].iter().any(|by| s.is_multiple_of(*by))).collect();
+    splits.sort_by_key(|s| s.abs_diff(rows / 2));
+    splits.truncate(1);
     splits
 }
 

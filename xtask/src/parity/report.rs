@@ -34,7 +34,8 @@ fn strain(case: &Case) -> f64 {
         return f64::INFINITY;
     }
     let bound = &case.bound;
-    (figures.max / bound.max).max(figures.rms / bound.rms).max(figures.kl / bound.kl)
+    let of_rows = (figures.median / bound.median).max(figures.quartile / bound.quartile);
+    (figures.max / bound.max).max(figures.rms / bound.rms).max(figures.kl / bound.kl).max(of_rows)
 }
 
 fn worst<'c>(cases: impl Iterator<Item = &'c Case>) -> Option<&'c Case> {
@@ -147,9 +148,13 @@ fn reason(case: &Case) -> String {
     };
     let bound = &case.bound;
     let mut parts = Vec::new();
-    for (name, found, most) in
-        [("max", figures.max, bound.max), ("rms", figures.rms, bound.rms), ("kl", figures.kl, bound.kl)]
-    {
+    for (name, found, most) in [
+        ("max", figures.max, bound.max),
+        ("rms", figures.rms, bound.rms),
+        ("kl", figures.kl, bound.kl),
+        ("median row", figures.median, bound.median),
+        ("row at three quarters", figures.quartile, bound.quartile),
+    ] {
         if found > most {
             parts.push(format!("{name} {found:.2e}, at most {most:.1e}"));
         }
@@ -174,9 +179,10 @@ pub fn json(cases: &[Case]) -> Value {
         json!({
             "model": case.model, "what": what, "split": at, "from": end(&case.from), "to": end(&case.to),
             "max": figures.map(|f| f.max), "rms": figures.map(|f| f.rms), "kl": figures.map(|f| f.kl),
+            "median": figures.map(|f| f.median), "quartile": figures.map(|f| f.quartile),
             "first_divergent": figures.and_then(|f| f.first_divergent),
             "argmax_equal": figures.map(|f| f.argmax_equal), "bit_identical": case.identical,
-            "bound": { "max": case.bound.max, "rms": case.bound.rms, "kl": case.bound.kl,
+            "bound": { "median": case.bound.median, "quartile": case.bound.quartile, "max": case.bound.max, "rms": case.bound.rms, "kl": case.bound.kl,
                 "bit_identical": case.bound.exact },
             "error": case.figures.as_ref().err(), "pass": case.pass(),
         })
