@@ -402,7 +402,8 @@ fn n_tokens_are_position_n() {
         // Rows of n − 1 under the position of n: the sender cannot make it, and the receiver does not take it.
         let of_n = now.progress().expect("a digest");
         let refusal = session.contract().take(of_n, before.state().to_vec()).expect_err("too few rows");
-        let short = |e: &HandoffError| matches!(e, HandoffError::Length { wanted, found, .. } if (*wanted, *found) == (AT as u64, AT as u64 - 1));
+        let rows = (AT as u64, AT as u64 - 1);
+        let short = |e: &HandoffError| matches!(e, HandoffError::Length { wanted, found, .. } if (*wanted, *found) == rows);
         assert!(!refusal.errors.is_empty() && refusal.errors.iter().all(short), "{refusal}");
         // The position n − 1 with rows to match, and the digest of n tokens: refused, whichever tokens are expected.
         let claimed = Progress { position: AT as u64 - 1, ..of_n };
