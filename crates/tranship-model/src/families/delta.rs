@@ -150,12 +150,14 @@ fn qwen_delta(
         form: DecayForm::Log,
         eps: config.real(EPS_KEY, &super::EPS)?,
     };
-    Ok((qwen_names(&delta), delta))
+    let names = Names::hugging_face().with(ffn::UNDER_MLP).with(QWEN);
+    let (projection, convolution) =
+        ("model.layers.{layer}.linear_attn.in_proj_qkv.{}", "model.layers.{layer}.linear_attn.conv1d.{}");
+    Ok((mixed(names, &delta, projection, convolution), delta))
 }
 
-/// Queries, keys and values are rows of one projection and channels of one convolution, in this order.
-fn qwen_names(delta: &GatedDeltaNet) -> Names {
-    let mut names = Names::hugging_face().with(ffn::UNDER_MLP).with(QWEN);
+/// The names of queries, keys and values that are rows of one projection and channels of one convolution, in this order.
+pub(super) fn mixed(mut names: Names, delta: &GatedDeltaNet, projection: &str, convolution: &str) -> Names {
     let keys = delta.key_heads.saturating_mul(delta.key_dim);
     let values = delta.heads.saturating_mul(delta.value_dim);
     let ends = [0, keys, keys.saturating_mul(2), keys.saturating_mul(2).saturating_add(values)];
@@ -164,10 +166,9 @@ fn qwen_names(delta: &GatedDeltaNet) -> Names {
         (Part::MemoryKey, Part::ConvKey),
         (Part::MemoryValue, Part::ConvValue),
     ];
-    for ((projection, convolution), ends) in parts.into_iter().zip(ends.windows(2)) {
-        let (under, rows) = ("model.layers.{layer}.linear_attn", format!("[{}..{}]", ends[0], ends[1]));
-        names.set(projection, format!("{under}.in_proj_qkv.{{}}{rows}"));
-        names.set(convolution, format!("{under}.conv1d.{{}}{rows}"));
+    for ((rows, channels), ends) in parts.into_iter().zip(ends.windows(2)) {
+        names.set(rows, format!("{projection}[{}..{}]", ends[0], ends[1]));
+        names.set(channels, format!("{convolution}[{}..{}]", ends[0], ends[1]));
     }
     names
 }

@@ -12,8 +12,9 @@
 //! window of Phi-3 counts. Its two lists of divisors are read from the tensors `rope_factors_short` and
 //! `rope_factors_long`.
 
+use super::attention::Sizes;
 use super::gguf::Gguf;
-use super::gguf_layers::{Count, Sizes, biases, dense, names, rope, silu, spec, windowless};
+use super::gguf_layers::{Count, biases, dense, names, rope, silu, spec, windowless};
 use super::{POSITIONS, POSITIVE, THETA, WIDTH, value};
 use crate::{
     Activation, Attention, AttentionBiases, Ffn, LayerSpec, Mixer, ModelError, ModelSpec, Part, QkNorm,
@@ -52,7 +53,7 @@ fn plain(
     placed: impl Fn(usize) -> bool,
 ) -> Result<ModelSpec, ModelError> {
     windowless(gguf)?;
-    let sizes = Sizes::of(gguf)?;
+    let sizes = Sizes::of_gguf(gguf)?;
     let rope = rope(gguf, sizes.head_dim, style)?;
     let biases = biases(gguf)?;
     spec(gguf, names(), |layer| {
@@ -73,7 +74,7 @@ pub(super) fn olmo2(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
 
 /// `general.architecture: "phi3"`: projections lie in one matrix.
 pub(super) fn phi3(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
-    let (sizes, count) = (Sizes::of(gguf)?, Count::of(gguf)?);
+    let (sizes, count) = (Sizes::of_gguf(gguf)?, Count::of(gguf)?);
     let window = gguf.above_zero("attention.sliding_window", &POSITIONS)?;
     let rope = rope(gguf, sizes.head_dim, RopeStyle::Half)?;
     let attention = Attention { window, ..sizes.attention(Some(long(gguf, rope)?)) };
@@ -128,7 +129,7 @@ pub(super) fn gemma2(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
     let window = gguf.whole_or("attention.sliding_window", &POSITIONS)?.unwrap_or(4096);
     let softcap = gguf.real_or("attn_logit_softcapping", &POSITIVE)?.unwrap_or(50.0);
     let logit_softcap = gguf.real_or("final_logit_softcapping", &POSITIVE)?.unwrap_or(30.0);
-    let sizes = Sizes::of(gguf)?;
+    let sizes = Sizes::of_gguf(gguf)?;
     let rope = rope(gguf, sizes.head_dim, RopeStyle::Half)?;
     let sliding =
         RopeSpec { theta: gguf.real_or(SLIDING_BASE, &THETA)?.unwrap_or(rope.theta), ..rope.clone() };
@@ -146,7 +147,7 @@ pub(super) fn gemma3(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
         Some(_) => count.slides(gguf, 6)?,
         None => vec![false; count.layers],
     };
-    let sizes = Sizes::of(gguf)?;
+    let sizes = Sizes::of_gguf(gguf)?;
     let rope = rope(gguf, sizes.head_dim, RopeStyle::Half)?;
     let theta = gguf.real_or(SLIDING_BASE, &THETA)?.unwrap_or(super::rope::DEFAULT_THETA);
     let sliding = RopeSpec { theta, scaling: Scaling::None, ..rope.clone() };

@@ -11,9 +11,10 @@
 //! after the embedding. Queries and keys of Granite are permuted to interleaved pairs, as Llama's are. Logits of
 //! Granite are divided by `logit_scale`. Time steps are not bounded.
 
+use super::attention::Sizes;
 use super::gguf::Gguf;
 use super::gguf_layers::{
-    self, Count, Sizes, biases, dense, eps, expert_width, names, rope, silu, spec, windowless,
+    self, Count, biases, dense, eps, expert_width, names, rope, silu, spec, windowless,
 };
 use super::{EPS, POSITIVE, TAPS, WIDTH, unsupported, value};
 use crate::{
@@ -25,7 +26,8 @@ use tranship_program::ops::{DecayForm, RopeStyle};
 /// `general.architecture: "lfm2"`
 pub(super) fn lfm2(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
     windowless(gguf)?;
-    let (sizes, key_heads) = (Sizes::of(gguf)?, Count::of(gguf)?.sizes(gguf, "attention.head_count_kv")?);
+    let (sizes, key_heads) =
+        (Sizes::of_gguf(gguf)?, Count::of(gguf)?.sizes(gguf, "attention.head_count_kv")?);
     let rope = rope(gguf, sizes.head_dim, RopeStyle::Half)?;
     let attention = Attention { qk_norm: QkNorm::Head, ..sizes.attention(Some(rope)) };
     let conv = ShortConv { taps: gguf.whole("shortconv.l_cache", &TAPS)?, biased: false };
@@ -61,7 +63,8 @@ pub(super) fn lfm2(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
 pub(super) fn granitehybrid(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
     windowless(gguf)?;
     let factor = |key| Ok::<_, ModelError>(factor(gguf, key)?.unwrap_or(1.0));
-    let (sizes, key_heads) = (Sizes::of(gguf)?, Count::of(gguf)?.sizes(gguf, "attention.head_count_kv")?);
+    let (sizes, key_heads) =
+        (Sizes::of_gguf(gguf)?, Count::of(gguf)?.sizes(gguf, "attention.head_count_kv")?);
     let rope = match gguf.flag_or("rope.scaling.finetuned", true)? {
         true => Some(rope(gguf, sizes.head_dim, RopeStyle::Interleaved)?),
         false => None,
@@ -186,7 +189,7 @@ fn nemotron(
     let count = Count::of(gguf)?;
     let key_heads = count.sizes(gguf, "attention.head_count_kv")?;
     let widths = count.sizes(gguf, "feed_forward_length")?;
-    let attention = Sizes::of(gguf)?.attention(None);
+    let attention = Sizes::of_gguf(gguf)?.attention(None);
     let mut names = names().with(&[(Part::FfnNorm, "blk.{layer}.attn_norm.{}")]);
     let eps = match gguf.real_or("attention.layer_norm_rms_epsilon", &EPS)? {
         Some(eps) => eps,

@@ -10,11 +10,12 @@
 //! A projection of attention has a bias where any layer of the file has it, and one of a dense part where its layer
 //! does; Qwen 2 has those of queries, keys and values whatever the file has, and gpt-oss all.
 
+use super::attention::Sizes;
 use super::gguf::Gguf;
 use super::{EPS, Heads, LAYERS, POSITIONS, VOCAB, WIDTH, even_share, rope, unsupported, value};
 use crate::{
-    Activation, Attention, AttentionBiases, Experts, Ffn, Gated, GatedBiases, LayerSpec, ModelError,
-    ModelSpec, Names, Part, QkNorm, RopeSpec, Routing, SharedExpert,
+    Activation, AttentionBiases, Experts, Ffn, Gated, GatedBiases, LayerSpec, ModelError, ModelSpec, Names,
+    Part, RopeSpec, Routing, SharedExpert,
 };
 use std::ops::RangeInclusive;
 use tranship_program::ops::{Groups, RopeStyle, Route, RouteBias, Score};
@@ -168,17 +169,9 @@ pub(super) fn windowless(gguf: &Gguf<'_>) -> Result<(), ModelError> {
     }
 }
 
-/// Heads of an attention.
-#[derive(Clone, Copy)]
-pub(super) struct Sizes {
-    pub heads: u64,
-    pub kv_heads: u64,
-    pub head_dim: u64,
-}
-
 impl Sizes {
     /// As the keys say, which every layer with attention has the same; layers of 0 key and value heads have none.
-    pub fn of(gguf: &Gguf<'_>) -> Result<Sizes, ModelError> {
+    pub fn of_gguf(gguf: &Gguf<'_>) -> Result<Sizes, ModelError> {
         let (heads_key, kv_key, dim_key) =
             ("attention.head_count", "attention.head_count_kv", "attention.key_length");
         let count = Count::of(gguf)?;
@@ -211,24 +204,6 @@ impl Sizes {
         let (kv_path, dim_path) = (gguf.path(kv_key), gguf.path(dim_key));
         Heads { heads, kv_heads: (&kv_path, kv_heads), head_dim: (&dim_path, head_dim) }.hold()?;
         Ok(Sizes { heads, kv_heads, head_dim })
-    }
-
-    /// The plain attention of these sizes: no biases, no normalization, no window.
-    pub fn attention(self, rope: Option<RopeSpec>) -> Attention {
-        let Sizes { heads, kv_heads, head_dim } = self;
-        Attention {
-            heads,
-            kv_heads,
-            head_dim,
-            scale: 1.0 / (head_dim as f64).sqrt(),
-            rope,
-            biases: AttentionBiases::default(),
-            qk_norm: QkNorm::None,
-            window: None,
-            softcap: None,
-            sinks: false,
-            gated: false,
-        }
     }
 }
 

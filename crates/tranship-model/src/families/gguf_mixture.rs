@@ -6,10 +6,9 @@
 //! experts add to 1 but in GLM, which has a key for it; gpt-oss clamps at 7 and multiplies by 1.702 inside the sigmoid,
 //! and its YaRN does not round the bounds of its ramp, as the released configuration has it.
 
+use super::attention::Sizes;
 use super::gguf::Gguf;
-use super::gguf_layers::{
-    self, Count, NORM_AFTER_ATTENTION, Sizes, biases, names, rope, silu, spec, windowless,
-};
+use super::gguf_layers::{self, Count, NORM_AFTER_ATTENTION, biases, names, rope, silu, spec, windowless};
 use super::{LAYERS, POSITIONS};
 use crate::{
     Activation, Attention, AttentionBiases, Experts, Ffn, LayerSpec, Mixer, ModelError, ModelSpec, Names,
@@ -54,7 +53,7 @@ fn mixture(
     ffn: impl Fn(usize) -> Result<Ffn, ModelError>,
 ) -> Result<ModelSpec, ModelError> {
     windowless(gguf)?;
-    let sizes = Sizes::of(gguf)?;
+    let sizes = Sizes::of_gguf(gguf)?;
     let rope = rope(gguf, sizes.head_dim, RopeStyle::Half)?;
     let biases = biases(gguf)?;
     spec(gguf, names, |layer| {
@@ -68,7 +67,7 @@ fn mixture(
 pub(super) fn gpt_oss(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
     let window = gguf.whole("attention.sliding_window", &POSITIONS)?;
     let slides = Count::of(gguf)?.slides(gguf, 2)?;
-    let sizes = Sizes::of(gguf)?;
+    let sizes = Sizes::of_gguf(gguf)?;
     let rope = unrounded(rope(gguf, sizes.head_dim, RopeStyle::Half)?);
     let route = Route { bias: Some(RouteBias::Logits), ..gguf_layers::softmax(gguf)? };
     let experts = gguf_layers::experts(gguf, gguf_layers::expert_width(gguf)?, route)?;

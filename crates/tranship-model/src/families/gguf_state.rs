@@ -14,11 +14,12 @@
 //! axes are exchanged, and so not to be had from block encodings, and `attn_v_b`. `yarn_log_multiplier` of `deepseek2`
 //! is a tenth of what it is elsewhere, and scales scores; where it is written, cosine and sine are not scaled.
 
+use super::attention::Sizes;
 use super::gguf::Gguf;
 use super::gguf_layers::{
-    self, Count, NORM_AFTER_ATTENTION, Sizes, biases, eps, expert_width, names, rope, silu, spec, windowless,
+    self, Count, NORM_AFTER_ATTENTION, biases, eps, expert_width, names, rope, silu, spec, windowless,
 };
-use super::{LAYERS, TAPS, WIDTH, value};
+use super::{LAYERS, TAPS, WIDTH, delta, value};
 use crate::{
     Attention, DeltaDecay, DeltaGate, DeltaProjections, Experts, Ffn, GatedDeltaNet, LatentAttention,
     LayerSpec, Mixer, ModelError, ModelSpec, Names, Part, QkNorm, RopeSpec,
@@ -73,7 +74,7 @@ fn qwen(
         }
     };
     let delta = qwen_delta(gguf, projections)?;
-    let sizes = Sizes::of(gguf)?;
+    let sizes = Sizes::of_gguf(gguf)?;
     let rope = rope(gguf, sizes.head_dim, RopeStyle::Half)?;
     let attention = Attention { qk_norm: QkNorm::Head, gated: true, ..sizes.attention(Some(rope)) };
     let biases = biases(gguf)?;
@@ -111,23 +112,9 @@ fn qwen_delta(gguf: &Gguf<'_>, projections: DeltaProjections) -> Result<GatedDel
     })
 }
 
-/// Queries, keys and values are rows of one projection and channels of one convolution, in this order.
 fn qwen_names(delta: &GatedDeltaNet) -> Names {
-    let mut names = names().with(NORM_AFTER_ATTENTION).with(QWEN);
-    let keys = delta.key_heads.saturating_mul(delta.key_dim);
-    let values = delta.heads.saturating_mul(delta.value_dim);
-    let ends = [0, keys, keys.saturating_mul(2), keys.saturating_mul(2).saturating_add(values)];
-    let parts = [
-        (Part::MemoryQuery, Part::ConvQuery),
-        (Part::MemoryKey, Part::ConvKey),
-        (Part::MemoryValue, Part::ConvValue),
-    ];
-    for ((projection, convolution), ends) in parts.into_iter().zip(ends.windows(2)) {
-        let rows = format!("[{}..{}]", ends[0], ends[1]);
-        names.set(projection, format!("blk.{{layer}}.attn_qkv.{{}}{rows}"));
-        names.set(convolution, format!("blk.{{layer}}.ssm_conv1d.{{}}{rows}"));
-    }
-    names
+    let names = names().with(NORM_AFTER_ATTENTION).with(QWEN);
+    delta::mixed(names, delta, "blk.{layer}.attn_qkv.{}", "blk.{layer}.ssm_conv1d.{}")
 }
 
 const QWEN: &[(Part, &str)] = &[
