@@ -66,6 +66,8 @@ pub(crate) struct Work<'a> {
     pub tensors: &'a [TensorPtr],
     pub forms: &'a [TensorForm],
     pub experts: ExpertsRoom<'a>,
+    /// Scores of compressed rows for one row.
+    pub scores: Out<'a>,
 }
 
 /// The start of a buffer, and the floats that it has.

@@ -4,8 +4,10 @@
 //! meets the others only where a call needs what another has written. Nothing is looked up by name or allocated.
 
 use crate::compile::bind::{self, Part};
-use crate::compile::{BlockRows, Buffer, Lowered, Room, lower};
+use crate::compile::{BlockRows, Buffer, Call, Lowered, Past, Room, lower};
 use crate::cpu::Cpu;
+use crate::ops::Out;
+use crate::ops::compressed::KEYS;
 use crate::ops::experts::ExpertsMemory;
 use crate::ops::quantize::QuantizedRows;
 use crate::run::{Angles, BufferPtr, MAX_BLOCKS, Place, TensorForm, TensorPtr, Work};
@@ -42,6 +44,8 @@ pub(crate) struct CpuStep {
     blocks: Vec<QuantizedRows>,
     block_rows: Vec<BlockRows>,
     experts: ExpertsMemory,
+    /// Scores of as many compressed rows as any tensor has that rows are chosen of.
+    scores: Vec<f32>,
     tables: Vec<RopeTable>,
     angles: Vec<Angles>,
     places: Vec<Place>,
@@ -90,9 +94,10 @@ impl CpuStep {
         let (buffers, memory, max_segments) = memory_for(&parts, chain.max_rows)?;
         let carried = chain.carried();
         let form = |c: &CarriedSpec| TensorForm { dtype: c.dtype, rows: c.rows, cols: c.cols };
-        let forms = carried.iter().map(form).collect();
+        let forms: Vec<TensorForm> = carried.iter().map(form).collect();
         let mut experts = ExpertsMemory::new(chain.max_rows);
         parts.iter().flat_map(|part| &part.lowered.experts).for_each(|sizes| experts.add(sizes));
+        let scores = vec![0.0; chosen_of(&parts, &forms).next_multiple_of(KEYS)];
         let rewrites = parts.iter().any(|part: &Part| part.lowered.rewrites);
         let angles =
             tables.iter().map(|t: &RopeTable| Angles { pairs: t.pairs(), ..Angles::default() }).collect();
@@ -110,6 +115,7 @@ impl CpuStep {
             blocks: blocks.iter().map(|_| QuantizedRows::new()).collect(),
             block_rows: blocks,
             experts,
+            scores,
             tables,
             angles,
             places: Vec::new(),
@@ -117,6 +123,18 @@ impl CpuStep {
             pointers: Pointers::default(),
         })
     }
+}
+
+/// The most compressed rows that any call chooses of.
+fn chosen_of(parts: &[Part], forms: &[TensorForm]) -> usize {
+    let of_part = |part: &Part| {
+        let rows = part.lowered.calls.iter().map(|scheduled| match &scheduled.call {
+            Call::Choose { rows: Past::Kept(tensor), .. } => forms[part.first_tensor + tensor.0].rows,
+            _ => 0,
+        });
+        rows.max().unwrap_or(0)
+    };
+    parts.iter().map(of_part).max().unwrap_or(0)
 }
 
 /// Whether the last part can be run on the wanted rows alone, straight into the caller's rows. A chain of one part
@@ -329,6 +347,7 @@ impl CpuStep {
             tensors: &self.pointers.tensors,
             forms: &self.forms,
             experts: self.experts.room(),
+            scores: Out::new(&mut self.scores),
         };
         self.cpu.pool().run(|share| parts.iter().for_each(|part| work.part(part, share)));
     }

@@ -503,6 +503,6 @@ fn what_is_not_run_is_refused_by_name() {
     );
     let half = parity.clone().with_state(DType::F16);
     let refused = half.typed(&memory, &stored, &backend.caps().accepts);
-    let message = refused.err().expect("memories are F32").to_string();
+    let message = refused.expect_err("memories are F32").to_string();
     assert!(message.starts_with("`s`: cpu has no f16 for state"), "{message}");
 }

@@ -81,7 +81,9 @@ impl Lower<'_> {
                 let w = self.weight_slot(args[3], WeightForm::Stored)?;
                 let (heads, key_dim) = (op.heads as usize, op.key_dim as usize);
                 let (scale, out) = (op.scale as f32, self.fresh(id)?);
-                Call::LatentAttend { q, latent, rope, w, heads, key_dim, scale, out }
+                // Under a policy that is all F32 a split changes no bit; elsewhere the cheaper form may be taken.
+                let exact = args[..3].iter().all(|id| self.typed.dtype(*id) == DType::F32);
+                Call::LatentAttend { q, latent, rope, w, heads, key_dim, scale, exact, out }
             }
             Op::Compress(op) => {
                 let (values, gates) = (self.past(args[0])?, self.past(args[1])?);

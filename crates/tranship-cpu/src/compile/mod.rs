@@ -244,6 +244,8 @@ pub(crate) enum Call {
         heads: usize,
         key_dim: usize,
         scale: f32,
+        /// Whether rows must have the same bits in steps of any length.
+        exact: bool,
         out: Area,
     },
     /// Rows of spans of positions, each made one.

@@ -10,6 +10,8 @@ enum Touch {
     Tensor(Tensor),
     /// The memory that all experts share.
     Experts,
+    /// The memory for scores of compressed rows.
+    Scores,
 }
 
 /// What a call reads and what it writes.
@@ -137,7 +139,11 @@ fn touches(call: &Call) -> Touches {
         }
         Call::LatentAttend { q, latent, rope, out, .. } => t.read(q).past(latent).past(rope).write(out),
         Call::Compress { values, gates, out, .. } => t.past(values).past(gates).write(out),
-        Call::Choose { q, rows, w, out, .. } => t.read(q).past(rows).read(w).write(out),
+        Call::Choose { q, rows, w, out, .. } => {
+            let mut t = t.read(q).past(rows).read(w).write(out);
+            t.writes.push(Touch::Scores);
+            t
+        }
         Call::Each { x, op } => each(t, op).write(x),
         Call::Conv { x, out, .. } => t.past(x).write(out),
         Call::Update { tensor, op, out } => {

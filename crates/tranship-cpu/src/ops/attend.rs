@@ -18,6 +18,7 @@
 use super::Out;
 use super::exp::exp;
 use super::functions::tanh;
+use super::latent_attend::Expand;
 use super::rows::Past;
 use crate::arch::{Isa, Kernel, MAX_LANES, Simd};
 use crate::pool::Share;
@@ -25,7 +26,7 @@ use crate::scratch::{Pieces, piece, with_scratch};
 use std::ops::Range;
 
 /// Keys of a block.
-const KEYS: usize = 64;
+pub(super) const KEYS: usize = 64;
 /// Rows of queries of a unit.
 const ROWS: usize = 32;
 /// Queries that are in registers together.
@@ -153,6 +154,7 @@ impl Attend<'_> {
                     keys: Columns { past: self.keys, cols: part(key_dim) },
                     more: None,
                     values: self.values.map(|past| Columns { past, cols: part(value_dim) }),
+                    expand: None,
                     compressed,
                     scale: self.scale,
                     window: self.window.unwrap_or(usize::MAX),
@@ -178,14 +180,14 @@ pub(super) struct Columns<'a> {
 /// What a unit keeps while it walks the keys.
 pub(super) struct Memory<'a> {
     /// The sizes of keys and values, rounded up to whole vectors of the widest machine.
-    key_pad: usize,
-    value_pad: usize,
-    /// The block's keys in F32 as they come, `[KEYS, key_pad]`.
-    rows: &'a mut [f32],
-    /// The same transposed, `[key_pad, KEYS]`.
-    keys: &'a mut [f32],
+    pub(super) key_pad: usize,
+    pub(super) value_pad: usize,
+    /// The block's keys in F32 as they come, `[KEYS, key_pad]`; rows that are expanded to them, where they are.
+    pub(super) rows: &'a mut [f32],
+    /// The keys transposed, `[key_pad, KEYS]`.
+    pub(super) keys: &'a mut [f32],
     /// The block's values in F32, `[KEYS, value_pad]`, padded with zeros; empty where these are the keys.
-    values: &'a mut [f32],
+    pub(super) values: &'a mut [f32],
     /// Weighted sums of values, `[queries, value_pad]`.
     sums: &'a mut [f32],
     /// The greatest score and the sum of weights of each query.
@@ -230,6 +232,8 @@ pub(super) struct Unit<'a> {
     pub(super) more: Option<Columns<'a>>,
     /// The first part of the keys is the value where there are none.
     pub(super) values: Option<Columns<'a>>,
+    /// What makes keys and values of rows that are kept; then of those above the number of columns counts alone.
+    pub(super) expand: Option<Expand<'a>>,
     pub(super) compressed: Option<Compressed<'a>>,
     pub(super) scale: f32,
     pub(super) window: usize,
@@ -277,7 +281,12 @@ impl Kernel for Unit<'_> {
         }
         let mut at = self.first();
         while let Some(block) = self.next(&mut at) {
-            self.widen(s, &block);
+            match (&mut self.expand, block.source) {
+                (Some(expand), Source::Positions(first)) => {
+                    expand.block(s, first, &block.held, &mut self.memory);
+                }
+                _ => self.widen(s, &block),
+            }
             let Range { start, end } = block.queries;
             for first in (start..end).step_by(TILE) {
                 match end - first {
@@ -357,49 +366,34 @@ impl<'a> Unit<'a> {
     #[inline(always)]
     fn widen<S: Simd>(&mut self, s: S, block: &Block<'_>) {
         let m = &mut self.memory;
-        let dim = self.keys.cols.len();
-        for (key, to) in m.rows.chunks_exact_mut(m.key_pad).enumerate() {
-            if !block.held.contains(&key) {
-                to.fill(0.0);
-                continue;
-            }
-            match block.source {
-                Source::Positions(first) => {
-                    self.keys.past.widen(s, first + key, self.keys.cols.clone(), to);
-                    if let Some(more) = &self.more {
-                        more.past.widen(s, first + key, more.cols.clone(), &mut to[dim..]);
-                    }
-                }
-                Source::Compressed(first) => {
-                    if let Some(c) = &self.compressed {
-                        c.past.widen(s, first + key, 0..dim, to);
-                    }
-                }
-                Source::Chosen(list) => {
-                    if let Some(c) = &self.compressed {
-                        c.past.widen(s, list[key] as usize, 0..dim, to);
-                    }
+        let (dim, pad, held) = (self.keys.cols.len(), m.key_pad, block.held.clone());
+        match (block.source, &self.compressed) {
+            (Source::Positions(first), _) => {
+                self.keys.past.widen_rows(s, first, held.clone(), self.keys.cols.clone(), m.rows, (pad, pad));
+                if let Some(more) = &self.more {
+                    let to = &mut m.rows[dim..];
+                    more.past.widen_rows(s, first, held.clone(), more.cols.clone(), to, (pad, pad - dim));
                 }
             }
+            (Source::Compressed(first), Some(c)) => {
+                c.past.widen_rows(s, first, held.clone(), 0..dim, m.rows, (pad, pad));
+            }
+            (Source::Chosen(list), Some(c)) => {
+                for (row, to) in list.iter().zip(m.rows.chunks_exact_mut(pad)) {
+                    c.past.widen(s, *row as usize, 0..dim, to);
+                }
+            }
+            _ => {}
         }
+        m.rows[..held.start * pad].fill(0.0);
+        m.rows[held.end * pad..].fill(0.0);
         if let (Some(values), Source::Positions(first)) = (&self.values, block.source) {
-            for (key, to) in m.values.chunks_exact_mut(m.value_pad).enumerate() {
-                match block.held.contains(&key) {
-                    true => values.past.widen(s, first + key, values.cols.clone(), to),
-                    false => to.fill(0.0),
-                }
-            }
+            let pad = m.value_pad;
+            values.past.widen_rows(s, first, held.clone(), values.cols.clone(), m.values, (pad, pad));
+            m.values[..held.start * pad].fill(0.0);
+            m.values[held.end * pad..].fill(0.0);
         }
-        for key in (0..KEYS).step_by(S::LANES) {
-            for at in (0..m.key_pad).step_by(S::LANES) {
-                // SAFETY: `KEYS` and `key_pad` are whole numbers of vectors; both arrays hold their product.
-                unsafe {
-                    let src = m.rows.as_ptr().add(key * m.key_pad + at);
-                    let dst = m.keys.as_mut_ptr().add(at * KEYS + key);
-                    s.transpose(src.cast(), m.key_pad * 4, dst.cast(), KEYS * 4);
-                }
-            }
-        }
+        turn(s, m.rows, pad, m.keys);
     }
 
     /// The keys of a block that query `query` sees, from one to before another.
@@ -598,6 +592,22 @@ impl<'a> Unit<'a> {
             let scale = 1.0 / m.total[query];
             for (y, sum) in y.iter_mut().zip(&m.sums[query * m.value_pad..]) {
                 *y = sum * scale;
+            }
+        }
+    }
+}
+
+/// Transposes `KEYS` rows of `pad` floats, whole vectors, into `pad` rows of `KEYS`.
+#[inline(always)]
+pub(super) fn turn<S: Simd>(s: S, rows: &[f32], pad: usize, to: &mut [f32]) {
+    assert!(rows.len() >= KEYS * pad && to.len() >= KEYS * pad && pad.is_multiple_of(S::LANES));
+    for key in (0..KEYS).step_by(S::LANES) {
+        for at in (0..pad).step_by(S::LANES) {
+            // SAFETY: `KEYS` and `pad` are whole numbers of vectors; both arrays hold their product.
+            unsafe {
+                let src = rows.as_ptr().add(key * pad + at);
+                let dst = to.as_mut_ptr().add(at * KEYS + key);
+                s.transpose(src.cast(), pad * 4, dst.cast(), KEYS * 4);
             }
         }
     }

@@ -7,9 +7,10 @@ use super::rows::Past;
 use crate::arch::{Isa, Kernel, MAX_LANES, Simd};
 use crate::pool::Share;
 use crate::scratch::{Pieces, piece, with_scratch};
+use std::ops::Range;
 
 /// Compressed rows that are scored together.
-const KEYS: usize = 64;
+pub(crate) const KEYS: usize = 64;
 
 /// `compress`: the rows of one segment.
 #[derive(Clone, Copy)]
@@ -139,6 +140,8 @@ pub(crate) struct Choose<'a> {
     pub(crate) top_k: usize,
     pub(crate) rate: usize,
     pub(crate) scale: f32,
+    /// Memory of all threads for the scores of one row, whole blocks of [`KEYS`]: where this row is the step's only one.
+    pub(crate) scores: Option<Out<'a>>,
     /// `[rows, top_k]`, in rising order, then `u32::MAX`.
     pub(crate) chosen: Out<'a, u32>,
 }
@@ -151,6 +154,11 @@ impl Choose<'_> {
 
     /// This thread's share of the units, dealt out in turn; `first` is the number of the first unit in the batch.
     pub(crate) fn part(&self, isa: Isa, share: Share<'_>, first: usize) {
+        let wanted = ((self.position + 1) / self.rate).next_multiple_of(KEYS);
+        if let (Some(scores), 1, 2..) = (self.scores.filter(|s| s.len() >= wanted), self.units(), share.of())
+        {
+            return self.one_row(isa, share, scores);
+        }
         let pad = self.compressed.width.next_multiple_of(MAX_LANES);
         let most = (self.position + self.units()) / self.rate;
         let scores = most.next_multiple_of(KEYS);
@@ -160,20 +168,58 @@ impl Choose<'_> {
                 let chosen = unsafe { self.chosen.range(row * self.top_k..(row + 1) * self.top_k) };
                 let whole = (self.position + row + 1) / self.rate;
                 if whole <= self.top_k {
-                    // All there are: nothing is to be compared.
-                    chosen.iter_mut().enumerate().for_each(|(i, c)| {
-                        *c = if i < whole { i as u32 } else { u32::MAX };
-                    });
+                    all(whole, chosen);
                     continue;
                 }
                 let mut pieces = Pieces(&mut *scratch);
                 let (rows, keys) = (pieces.take(KEYS * pad), pieces.take(KEYS * pad));
                 let (scores, sorted) = (pieces.take(scores), pieces.take(scores));
-                isa.dispatch(Scores { op: *self, row, whole, rows, keys, scores: &mut *scores });
+                let blocks = 0..whole.div_ceil(KEYS);
+                let own = &mut scores[..blocks.len() * KEYS];
+                isa.dispatch(Scores { op: *self, row, whole, blocks, rows, keys, scores: own });
                 pick(&scores[..whole], &mut sorted[..whole], chosen);
             }
         });
     }
+}
+
+impl Choose<'_> {
+    /// The only row: each thread scores some blocks of compressed rows, then the first picks.
+    fn one_row(&self, isa: Isa, share: Share<'_>, all_scores: Out<'_>) {
+        let whole = (self.position + 1) / self.rate;
+        if whole <= self.top_k {
+            if share.index() == 0 {
+                // SAFETY: the first thread alone writes.
+                all(whole, unsafe { self.chosen.range(0..self.top_k) });
+            }
+            return;
+        }
+        let pad = self.compressed.width.next_multiple_of(MAX_LANES);
+        let blocks = share.range(whole.div_ceil(KEYS), 1);
+        if !blocks.is_empty() {
+            with_scratch(2 * piece(KEYS * pad), |scratch| {
+                let mut pieces = Pieces(scratch);
+                let (rows, keys) = (pieces.take(KEYS * pad), pieces.take(KEYS * pad));
+                // SAFETY: each block is one thread's until the barrier.
+                let scores = unsafe { all_scores.range(blocks.start * KEYS..blocks.end * KEYS) };
+                isa.dispatch(Scores { op: *self, row: 0, whole, blocks: blocks.clone(), rows, keys, scores });
+            });
+        }
+        share.barrier();
+        if share.index() == 0 {
+            with_scratch(piece(whole), |sorted| {
+                // SAFETY: all have been written, and the first thread alone goes on.
+                let (scores, chosen) =
+                    unsafe { (all_scores.range(0..whole), self.chosen.range(0..self.top_k)) };
+                pick(scores, &mut sorted[..whole], chosen);
+            });
+        }
+    }
+}
+
+/// All compressed rows that there are, where these are not more than are chosen: nothing is to be compared.
+fn all(whole: usize, chosen: &mut [u32]) {
+    chosen.iter_mut().enumerate().for_each(|(i, c)| *c = if i < whole { i as u32 } else { u32::MAX });
 }
 
 /// The places of the greatest scores in rising order; of equal ones the earlier. `sorted` is room for as many.
@@ -194,14 +240,16 @@ fn pick(scores: &[f32], sorted: &mut [f32], chosen: &mut [u32]) {
     }
 }
 
-/// The scores of the compressed rows for one row of queries.
+/// The scores of some blocks of compressed rows for one row of queries.
 struct Scores<'a> {
     op: Choose<'a>,
     row: usize,
     whole: usize,
+    blocks: Range<usize>,
     /// A block of compressed rows in F32, `[KEYS, dim padded]`, and transposed, `[dim padded, KEYS]`.
     rows: &'a mut [f32],
     keys: &'a mut [f32],
+    /// `[blocks, KEYS]`.
     scores: &'a mut [f32],
 }
 
@@ -213,7 +261,8 @@ impl Kernel for Scores<'_> {
         let op = self.op;
         let pad = op.compressed.width.next_multiple_of(MAX_LANES);
         self.scores.fill(0.0);
-        for block in (0..self.whole).step_by(KEYS) {
+        for (index, block) in self.blocks.clone().enumerate() {
+            let block = block * KEYS;
             for (key, to) in self.rows[..KEYS * pad].chunks_exact_mut(pad).enumerate() {
                 if block + key < self.whole {
                     op.compressed.widen(s, block + key, 0..op.compressed.width, to);
@@ -233,11 +282,11 @@ impl Kernel for Scores<'_> {
             }
             let mut head = 0;
             while head + 4 <= op.heads {
-                self.add::<S, 4>(s, block, head);
+                self.add::<S, 4>(s, index * KEYS, head);
                 head += 4;
             }
             while head < op.heads {
-                self.add::<S, 1>(s, block, head);
+                self.add::<S, 1>(s, index * KEYS, head);
                 head += 1;
             }
         }
@@ -247,9 +296,9 @@ impl Kernel for Scores<'_> {
 }
 
 impl Scores<'_> {
-    /// Adds the parts of `R` heads from `head` on to the scores of a block, head after head.
+    /// Adds the parts of `R` heads from `head` on to the scores from `first` on, those of the block, head after head.
     #[inline(always)]
-    fn add<S: Simd, const R: usize>(&mut self, s: S, block: usize, head: usize) {
+    fn add<S: Simd, const R: usize>(&mut self, s: S, first: usize, head: usize) {
         let op = self.op;
         let dim = op.compressed.width;
         let q = &op.q[(self.row * op.heads + head) * dim..][..R * dim];
@@ -272,7 +321,7 @@ impl Scores<'_> {
             for n in 0..2 {
                 // SAFETY: there is a score for each key of the block.
                 unsafe {
-                    let p = self.scores.as_mut_ptr().add(block + key + n * S::LANES);
+                    let p = self.scores.as_mut_ptr().add(first + key + n * S::LANES);
                     let mut score = s.load(p);
                     for r in 0..R {
                         let part = s.max(sums[r][n], s.splat(0.0));

@@ -60,7 +60,7 @@ pub(crate) fn tanh<S: Simd>(s: S, x: S::F) -> S::F {
 pub(crate) fn gelu_tanh<S: Simd>(s: S, x: S::F) -> S::F {
     let inner = s.fma(s.mul(s.mul(x, x), s.splat(0.044_715)), x, x);
     // −2 · √(2/π). The cube of a great number is none, and must not be lost; NaN is, as a second operand.
-    let exponent = s.mul(inner, s.splat(-1.595_769_1));
+    let exponent = s.mul(inner, s.splat(-1.595_769));
     let e = exp(s, s.max(s.splat(-100.0), s.min(s.splat(100.0), exponent)));
     s.div(x, s.add(s.splat(1.0), e))
 }

@@ -1,10 +1,19 @@
-//! `latent_attend`: attention over latent rows that weights expand, with the weights absorbed.
+//! `latent_attend`: attention over latent rows that weights expand, absorbed or expanded.
 //!
-//! `q · (w_key · c) = (w_keyᵀ · q) · c`, and `w_value` goes past the sum over positions alike: queries become as wide as
-//! a latent row, which is then key and value at once, whatever the number of heads. That is the cheap way for few
-//! queries, and the only one that is used: for many it costs more products, but never expands the past.
+//! *Absorbed*: `q · (w_key · c) = (w_keyᵀ · q) · c`, and `w_value` goes past the sum over positions alike. Queries become as
+//! wide as a latent row, which is then key and value at once, whatever the number of heads. That is the cheap way for few
+//! queries, and never expands the past. A unit is some heads and rows of [`super::attend`]; it decodes the rows of `w` that
+//! are its heads', some at a time.
 //!
-//! A unit is some heads and rows of [`super::attend`]. It decodes the rows of `w` that are its heads', some at a time.
+//! *Expanded* ([`expanded`]): a unit is one head and many rows. It decodes the head's rows of `w` once, makes of each block
+//! of latent rows the head's keys and values, and attends to them with all of its queries. Nothing expanded outlives its
+//! block. That is the cheap way for many queries, by [`LatentAttend::expands`].
+
+mod expanded;
+#[cfg(test)]
+mod tests;
+
+pub(super) use expanded::Expand;
 
 use super::attend::{Columns, Cut, Memory, Unit};
 use super::linear_f32::widen::widen_row;
@@ -32,6 +41,8 @@ pub(crate) struct LatentAttend<'a> {
     /// `[heads · (key_dim + value_dim), latent]`.
     pub(crate) w: Weights<'a>,
     pub(crate) scale: f32,
+    /// Whether a row must have the same bits in steps of any length: then all are absorbed.
+    pub(crate) exact: bool,
     /// `[rows, heads · value_dim]`.
     pub(crate) y: Out<'a>,
 }
@@ -45,19 +56,26 @@ impl LatentAttend<'_> {
         self.w.outs() / self.heads - self.key_dim
     }
 
+    fn rows(&self) -> usize {
+        self.q.len() / (self.heads * self.query_dim())
+    }
+
     fn cut(&self, threads: usize) -> Cut {
-        let rows = self.q.len() / (self.heads * self.query_dim());
+        let rows = self.rows();
         // Queries, absorbed queries, sums and results are kept.
         Cut::new(rows, 1, self.heads, 2 * (self.latent.width + self.rope.width), threads)
     }
 
     /// How many units of work there are for so many threads.
     pub(crate) fn units(&self, threads: usize) -> usize {
-        self.cut(threads).units()
+        if self.expands(threads) { self.spans(threads).units() } else { self.cut(threads).units() }
     }
 
     /// This thread's share of the units; as [`super::attend::Attend::part`].
     pub(crate) fn part(&self, isa: Isa, share: Share<'_>, first: usize) {
+        if self.expands(share.of()) {
+            return self.part_expanded(isa, share, first);
+        }
         let cut = self.cut(share.of());
         let (latent, queries) = (self.latent.width, cut.queries());
         let (wide, pad) = (latent + self.rope.width, latent.next_multiple_of(MAX_LANES));
@@ -80,6 +98,7 @@ impl LatentAttend<'_> {
                     keys: Columns { past: self.latent, cols: 0..latent },
                     more: Some(Columns { past: self.rope, cols: 0..self.rope.width }),
                     values: None,
+                    expand: None,
                     compressed: None,
                     scale: self.scale,
                     window: usize::MAX,

@@ -74,6 +74,52 @@ impl Past<'_> {
     }
 }
 
+impl Past<'_> {
+    /// Columns of the rows `first + i` for each `i` of `held`, as [`Past::widen`] gives them, to `to[i · stride ..]`, with
+    /// zeros up to so many floats. The type is looked at once for all.
+    #[inline(always)]
+    pub(crate) fn widen_rows<S: Simd>(
+        &self,
+        s: S,
+        first: usize,
+        held: Range<usize>,
+        cols: Range<usize>,
+        to: &mut [f32],
+        (stride, floats): (usize, usize),
+    ) {
+        match self.dtype {
+            DType::F16 => self.rows_of::<S, F16>(s, first, held, cols, to, (stride, floats)),
+            DType::BF16 => self.rows_of::<S, Bf16>(s, first, held, cols, to, (stride, floats)),
+            _ => self.rows_of::<S, F32>(s, first, held, cols, to, (stride, floats)),
+        }
+    }
+
+    /// [`Past::widen_rows`] of kept rows of one type.
+    #[inline(always)]
+    fn rows_of<S: Simd, T: Format>(
+        &self,
+        s: S,
+        first: usize,
+        held: Range<usize>,
+        cols: Range<usize>,
+        to: &mut [f32],
+        (stride, floats): (usize, usize),
+    ) {
+        for i in held {
+            let row = first + i;
+            let to = &mut to[i * stride..][..floats];
+            if self.new.is_some_and(|(first, _)| row >= first) {
+                self.widen(s, row, cols.clone(), to);
+                continue;
+            }
+            let slot = row + self.turn;
+            let slot = if slot < self.slots { slot } else { slot % self.slots };
+            let at = slot * self.width;
+            widen_row::<S, T>(s, &self.kept[(at + cols.start) * T::BYTES..(at + cols.end) * T::BYTES], to);
+        }
+    }
+}
+
 /// Bytes of a row as F32, then zeros.
 #[inline(always)]
 fn widen_row<S: Simd, T: Format>(s: S, row: &[u8], to: &mut [f32]) {

@@ -74,7 +74,7 @@ impl Work<'_> {
     fn past_call(&self, part: &Part, call: &Call, segment: usize, share: Share<'_>, unit: usize) -> usize {
         let (isa, position) = (self.isa, self.places[segment].position);
         match call {
-            Call::LatentAttend { q, latent, rope, w, heads, key_dim, scale, out } => {
+            Call::LatentAttend { q, latent, rope, w, heads, key_dim, scale, exact, out } => {
                 let op = LatentAttend {
                     q: self.segment(q, segment),
                     position,
@@ -84,6 +84,7 @@ impl Work<'_> {
                     rope: self.past(part, rope, segment),
                     w: matrix(part, *w),
                     scale: *scale,
+                    exact: *exact,
                     y: self.part_of(out, segment),
                 };
                 op.part(isa, share, unit);
@@ -113,6 +114,7 @@ impl Work<'_> {
                     top_k: *top_k,
                     rate: *rate,
                     scale: *scale,
+                    scores: (self.rows == 1).then_some(self.scores),
                     // SAFETY: as many words as floats, of the same size and alignment; see `Work`.
                     chosen: unsafe { Out::from_raw(y.ptr().cast::<u32>(), y.len()) },
                 };
