@@ -1,12 +1,19 @@
-//! Speed of the linear kernels, on one thread, beside the limits of the machine they run on.
+//! Speed of the kernels, on one thread, beside the limits of the machine they run on.
 //!
 //! `prefill` counts operations (two for each product): 1 Gelem/s is 1 GFLOP/s or GOP/s. `decode` counts the bytes of the
 //! weights: GiB/s. `limits` are what a core can do at most: products in registers alone, and bytes read once.
+//! `steps` are whole steps of small programs, with the operation that each is named for as nearly all of their work: in
+//! operations, or in the bytes of memories and of the weights of experts.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
-use tranship_cpu::{Cpu, Epilogue, QuantizedRows, Weights};
+use std::sync::Arc;
+use tranship_backend::{Backend, Chain, Input, MapWeights, Outputs, Segment};
+use tranship_cpu::{Cpu, CpuBackend, Epilogue, QuantizedRows, Weights};
+use tranship_ctx::{ComputeCtx, Device};
 use tranship_dtype::DType;
+use tranship_program::{Dim, Origin, Program};
+use tranship_tensor::Tensor;
 
 /// `[outs, width]` of the matrices.
 const SHAPES: [(usize, usize); 2] = [(1536, 576), (2048, 2048)];
@@ -90,6 +97,127 @@ fn decode(c: &mut Criterion) {
     }
 }
 
+/// A step of a program under a policy, of `rows` rows at `position`.
+struct StepOf<'a> {
+    name: &'a str,
+    text: &'a str,
+    policy: &'a str,
+    rows: usize,
+    position: usize,
+    throughput: Throughput,
+}
+
+impl StepOf<'_> {
+    /// Runs it over as many states in turn as do not stay in the caches close to a core.
+    fn bench(self, c: &mut Criterion) {
+        let backend = CpuBackend::new(Some(1)).expect("one thread");
+        let graph = Program::parse(self.text).and_then(|p| p.lift()).expect("a program");
+        let mut weights = MapWeights::default();
+        for (_, value) in graph.declared() {
+            let Origin::Weight(name) = &value.origin else { continue };
+            let axes = value.shape.0.iter();
+            let sizes = axes.map(|a| if let Dim::Fixed(size) = a.size { size as usize } else { 1 });
+            let shape: Vec<usize> = sizes.collect();
+            let values = activations(1, shape.iter().product());
+            let tensor = Tensor::from_f32(&shape, &values).and_then(|t| t.cast(DType::BF16));
+            weights.insert(name.clone(), tensor.expect("it fits"));
+        }
+        let ctx = ComputeCtx::preset(self.policy, Device::cpu()).expect("a preset");
+        let typed = ctx.typed(&graph, &|_| Some(DType::BF16), &backend.caps().accepts).expect("it types");
+        let chain = Chain::new(vec![Arc::new(typed)], self.rows);
+        let bytes = chain.carried().iter().map(|c| c.rows * c.cols * c.dtype.block_bytes()).sum::<usize>();
+        let copies = (DECODE_BYTES / bytes.max(DECODE_BYTES / 64)).max(1);
+        let mut step = backend.compile(&chain, &weights).expect("it compiles");
+        let mut states: Vec<_> = (0..copies).map(|_| step.new_state().expect("memory")).collect();
+        let x = activations(self.rows, chain.width_in());
+        let (mut out, mut turn) = (Vec::new(), 0);
+        let mut group = c.benchmark_group("steps");
+        group.sample_size(10).throughput(self.throughput);
+        group.bench_function(self.name, |b| {
+            b.iter(|| {
+                turn = (turn + 1) % copies;
+                out.clear();
+                let state = states[turn].as_mut();
+                let (position, rows) = (self.position, self.rows);
+                let segment = Segment { state, position, rows, outputs: Outputs::All };
+                step.run(&mut [segment], Input::Rows(&x), &mut out).expect("it runs");
+            });
+        });
+    }
+}
+
+/// 32 heads of 128 by 128.
+const GATED_DELTA: &str = "program layer
+  x : [n, 8256]
+  m : [32, 128, 128]
+  g = slice(x, from: 8192, to: 8224)
+  beta = sigmoid(slice(x, from: 8224, to: 8256))
+  q = slice(x, from: 0, to: 2048)
+  k = slice(x, from: 2048, to: 4096)
+  v = slice(x, from: 4096, to: 8192)
+  y, m[..] = gated_delta(m[..], q, k, v, g, beta, heads: 32, key_heads: 16, scale: 0.1)
+  return y
+";
+
+/// 128 heads of 64, with a state of 128.
+const STATE_SPACE: &str = "program layer
+  x : [n, 10368]
+  a : [128] @ \"a\"
+  d : [128] @ \"d\"
+  m : [128, 64, 128]
+  b = slice(x, from: 8192, to: 9216)
+  c = slice(x, from: 9216, to: 10240)
+  dt = softplus(slice(x, from: 10240, to: 10368))
+  y, m[..] = state_space(m[..], slice(x, to: 8192), b, c, dt, a, d, heads: 128, groups: 8)
+  return y
+";
+
+/// 8 of 64 experts, 1024 by 512.
+const EXPERTS: &str = "program layer
+  x : [n, 1024]
+  router : [64, 1024] @ \"router\"
+  gate : [64, 512, 1024] @ \"gate\"
+  up : [64, 512, 1024] @ \"up\"
+  down : [64, 1024, 512] @ \"down\"
+  return experts(x, route(x, router, top_k: 8, score: softmax), gate, up, down, top_k: 8)
+";
+
+/// The sizes of DeepSeek-V3, with 16 of its heads.
+const LATENT: &str = "program layer ctx=4096
+  x : [n, 3072]
+  pos : index
+  w : [4096, 512] @ \"w\"
+  cc : [4096, 512]
+  rc : [4096, 64]
+  cc[pos .. pos+n] = slice(x, to: 512)
+  rc[pos .. pos+n] = slice(x, to: 64)
+  return latent_attend(x, cc[.. pos+n], rc[.. pos+n], w, heads: 16, key_dim: 128, scale: 0.07)
+";
+
+fn steps(c: &mut Criterion) {
+    let memory = |floats: u64| Throughput::Bytes(2 * 4 * floats);
+    let of = |name, text, rows, position, throughput| StepOf {
+        name,
+        text,
+        policy: "quantized",
+        rows,
+        position,
+        throughput,
+    };
+    of("gated_delta, 1 row", GATED_DELTA, 1, 0, memory(32 * 128 * 128)).bench(c);
+    of("state_space, 1 row", STATE_SPACE, 1, 0, memory(128 * 64 * 128)).bench(c);
+    of("experts, 1 row", EXPERTS, 1, 0, Throughput::Bytes(8 * 3 * 512 * 1024 * 2)).bench(c);
+    // Operations of the absorbed form, whichever is run, so that the two can be compared.
+    let latent = |rows: u64, position: u64| {
+        let seen = rows * position + rows * (rows + 1) / 2;
+        Throughput::Elements(2 * 16 * (rows * 256 * 512 + seen * (2 * 512 + 64)))
+    };
+    of("latent_attend, 1 row at 4000", LATENT, 1, 4000, latent(1, 4000)).bench(c);
+    of("latent_attend, 512 rows", LATENT, 512, 0, latent(512, 0)).bench(c);
+    let exact = of("latent_attend, 512 rows, absorbed", LATENT, 512, 0, latent(512, 0));
+    StepOf { policy: "parity", ..exact }.bench(c);
+}
+
 /// Sums in flight: enough to hide the latency of a product.
 const CHAINS: usize = 16;
 /// Products of each sum.
@@ -145,5 +273,5 @@ fn limits(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, limits, prefill, decode);
+criterion_group!(benches, limits, prefill, decode, steps);
 criterion_main!(benches);
