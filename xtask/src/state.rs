@@ -51,7 +51,11 @@ pub fn run(root: &Path, args: StateArgs) -> Result<(), XtaskError> {
         let start = Instant::now();
         let contract = model.contract(131_072, &policy())?;
         let took = start.elapsed().as_secs_f64() * 1e3;
-        println!("{title}: {} tensors in {} layers, derived in {took:.1} ms", contract.carried.len(), layers(&model));
+        println!(
+            "{title}: {} tensors in {} layers, derived in {took:.1} ms",
+            contract.carried.len(),
+            layers(&model)
+        );
     }
     let figures = figures(root)?;
     if !args.write {
@@ -103,7 +107,8 @@ fn policy() -> ComputeCtx {
 /// # Errors
 /// A configuration that cannot be read or mapped.
 pub fn figures(root: &Path) -> Result<String, XtaskError> {
-    let mut text = String::from("\n| model | layers | bytes at 4k | at 32k | at 128k | each further token |\n");
+    let mut text =
+        String::from("\n| model | layers | bytes at 4k | at 32k | at 128k | each further token |\n");
     text.push_str("|---|---|---|---|---|---|\n");
     let mut details = String::new();
     for (title, file) in MODELS {
@@ -149,7 +154,9 @@ fn tensors(contract: &Contract) -> String {
     }
     for (key, all) in alike {
         let bytes = |position| -> u64 {
-            all.iter().map(|c| c.bytes(c.valid_rows(position)).unwrap_or(u64::MAX)).fold(0, u64::saturating_add)
+            all.iter()
+                .map(|c| c.bytes(c.valid_rows(position)).unwrap_or(u64::MAX))
+                .fold(0, u64::saturating_add)
         };
         let [name, rest] = key.split_once('|').map_or([key.as_str(), ""], |(a, b)| [a, b]);
         let (least, most) = (size(bytes(4096)), size(bytes(131_072)));
@@ -174,6 +181,12 @@ fn size(bytes: u64) -> String {
     let units: BTreeMap<u32, &str> = [(0, "B"), (1, "KiB"), (2, "MiB"), (3, "GiB"), (4, "TiB")].into();
     let power = (0..5).rev().find(|p| bytes >= 1 << (10 * p)).unwrap_or(0);
     let value = bytes as f64 / f64::from(1u32 << (10 * power.min(3))) / if power == 4 { 1024.0 } else { 1.0 };
-    let digits = if value < 10.0 && power > 0 { 2 } else if value < 100.0 && power > 0 { 1 } else { 0 };
+    let digits = if value < 10.0 && power > 0 {
+        2
+    } else if value < 100.0 && power > 0 {
+        1
+    } else {
+        0
+    };
     format!("{value:.digits$} {}", units[&power])
 }

@@ -6,8 +6,8 @@
 #![allow(clippy::needless_range_loop, reason = "register tiles: one index goes into several arrays")]
 
 pub(crate) mod attend;
-pub(crate) mod compressed;
 pub(crate) mod columns;
+pub(crate) mod compressed;
 pub(crate) mod conv;
 pub(crate) mod elementwise;
 pub(crate) mod exp;
@@ -17,14 +17,14 @@ pub(crate) mod latent_attend;
 pub(crate) mod linear_f32;
 pub(crate) mod linear_quant;
 pub(crate) mod memory;
+#[cfg(test)]
+mod new_tests;
 pub(crate) mod quantize;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod route;
 pub(crate) mod rows;
 pub(crate) mod streams;
-#[cfg(test)]
-mod new_tests;
 #[cfg(test)]
 mod tests;
 pub(crate) mod unpack;

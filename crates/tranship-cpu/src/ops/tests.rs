@@ -211,8 +211,7 @@ fn rope_turns_pairs() {
                 let (cos, sin) = (random.floats(rows * pairs, 1.0), random.floats(rows * pairs, 1.0));
                 let mut y = x.clone();
                 let (x_out, cos, sin) = (Out::new(&mut y), &cos, &sin);
-                let op =
-                    Rope { x: x_out, width, heads, style, cos, sin, pairs, skip: 0, inverse: false };
+                let op = Rope { x: x_out, width, heads, style, cos, sin, pairs, skip: 0, inverse: false };
                 Pool::new(2).unwrap().run(|share| op.part(isa, share));
                 let mut wanted: Vec<(f64, f64)> = x.iter().map(|x| (f64::from(*x), 4.0)).collect();
                 for row in 0..rows {

@@ -82,5 +82,8 @@ fn every_extent_occurs() {
         let contract = tranship_handoff::contract(&spec, CTX).expect("a contract");
         found.extend(contract.carried.iter().map(|c| c.extent.name()));
     }
-    assert_eq!(found.into_iter().collect::<Vec<_>>(), ["append", "compressed", "frontier", "recurrent", "ring"]);
+    assert_eq!(
+        found.into_iter().collect::<Vec<_>>(),
+        ["append", "compressed", "frontier", "recurrent", "ring"]
+    );
 }
