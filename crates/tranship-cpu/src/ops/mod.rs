@@ -14,11 +14,11 @@ pub(crate) mod exp;
 pub(crate) mod experts;
 pub(crate) mod functions;
 pub(crate) mod latent_attend;
+#[cfg(test)]
+mod layer_tests;
 pub(crate) mod linear_f32;
 pub(crate) mod linear_quant;
 pub(crate) mod memory;
-#[cfg(test)]
-mod new_tests;
 pub(crate) mod quantize;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
