@@ -1,7 +1,7 @@
 //! Which tensors a model needs, read off its programs, and whether a checkpoint has them.
 
-use crate::{Base, Cut, ModelError, ModelSpec, Source, SourceError, TensorFault};
-use std::collections::HashSet;
+use crate::{Base, Cut, ModelError, ModelSpec, Pick, Source, SourceError, TensorFault};
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use tranship_dtype::Class;
 use tranship_program::{Decl, Dim, Expr, Item, Program, same_sizes};
@@ -40,7 +40,8 @@ impl ModelSpec {
     }
 
     /// Holds a checkpoint's tensors to the model: each that a program's [`Source`]s name is there, gives the shape that
-    /// the programs want but for axes of size 1, and holds real numbers. Tensors that no program names are of no account;
+    /// the programs want but for axes of size 1, and holds real numbers; one that is taken in parts is taken whole, each
+    /// row once. Tensors that no program names are of no account;
     /// [`ModelSpec::unused`] lists them.
     ///
     /// # Errors
@@ -48,8 +49,8 @@ impl ModelSpec {
     pub fn check(&self, checkpoint: &Checkpoint) -> Result<(), ModelError> {
         let required = self.wanted()?;
         let wanted = required.len();
-        let faults: Vec<TensorFault> =
-            required.into_iter().filter_map(|wanted| fault(checkpoint, wanted).err()).collect();
+        let mut faults = uncovered(checkpoint, &required);
+        faults.extend(required.into_iter().filter_map(|wanted| fault(checkpoint, wanted).err()));
         if faults.is_empty() { Ok(()) } else { Err(ModelError::Tensors { wanted, faults }) }
     }
 
@@ -152,6 +153,31 @@ fn fault(checkpoint: &Checkpoint, wanted: Wanted) -> Result<(), TensorFault> {
         dtype => dtype.is_real(),
     };
     if fits { Ok(()) } else { Err(TensorFault::Elements { name, found: found.dtype(), integers }) }
+}
+
+/// Tensors that are taken in parts, and whose parts leave rows over or take some twice: they are of another shape than
+/// the model's sizes say.
+fn uncovered(checkpoint: &Checkpoint, required: &[Wanted]) -> Vec<TensorFault> {
+    let mut parts: BTreeMap<(String, usize), Vec<(u64, u64)>> = BTreeMap::new();
+    for wanted in required {
+        let Ok(source) = Source::parse(&wanted.name) else { continue };
+        let Some(&Pick::Rows { axis, from, to }) = source.picks.first() else { continue };
+        for tensor in source.tensors(checkpoint) {
+            // Of a bank the first axis is that of the experts, which are tensors each.
+            let bank = source.names().any(|name| name.is_bank());
+            let Some(axis) = axis.checked_sub(usize::from(bank)) else { continue };
+            parts.entry((tensor, axis)).or_default().push((from, to));
+        }
+    }
+    let fault = |((name, axis), mut spans): ((String, usize), Vec<(u64, u64)>)| {
+        spans.sort_unstable();
+        spans.dedup();
+        let tiled = spans.iter().try_fold(0, |end, (from, to)| (*from == end).then_some(*to));
+        let rows = *checkpoint.get(&name)?.shape().get(axis)? as u64;
+        let wanted = spans.iter().map(|(_, to)| *to).max().unwrap_or(0);
+        (tiled != Some(rows)).then_some(TensorFault::Rows { name, axis, wanted, found: rows })
+    };
+    parts.into_iter().filter_map(fault).collect()
 }
 
 /// The first tensor of a source that is not there, of as many experts as a weight of that shape takes.

@@ -117,6 +117,17 @@ pub enum TensorFault {
         /// Its shape.
         found: Vec<u64>,
     },
+    /// It is taken in parts, which do not make up its rows.
+    Rows {
+        /// Its name.
+        name: String,
+        /// The axis that is divided.
+        axis: usize,
+        /// The rows that the model takes.
+        wanted: u64,
+        /// The rows that there are.
+        found: u64,
+    },
     /// Its elements are no real numbers, or no integers where those are wanted.
     Elements {
         /// Its name.
@@ -136,6 +147,7 @@ impl TensorFault {
         match self {
             TensorFault::Missing { name, .. }
             | TensorFault::Shape { name, .. }
+            | TensorFault::Rows { name, .. }
             | TensorFault::Elements { name, .. } => name,
             TensorFault::Source(error) => error.name(),
         }
@@ -148,6 +160,12 @@ impl fmt::Display for TensorFault {
             TensorFault::Missing { name, wanted } => write!(f, "`{name}` is missing, wanted {wanted:?}"),
             TensorFault::Shape { name, wanted, found } => {
                 write!(f, "`{name}` is {found:?}, wanted {wanted:?}")
+            }
+            TensorFault::Rows { name, axis, wanted, found } => {
+                write!(
+                    f,
+                    "`{name}` has {found} rows in axis {axis}, and the model's parts of it take {wanted}"
+                )
             }
             TensorFault::Elements { name, found, integers } => {
                 let wanted = if *integers { "integers" } else { "floats or blocks of them" };

@@ -491,7 +491,11 @@ impl ModelSpec {
                     families::readable(config)?;
                 }
                 let spec = ModelSpec::from_config(config)?;
-                families::within(spec, |name| checkpoint.get(name).is_some())
+                let spec = families::within(spec, |name| checkpoint.get(name).is_some())?;
+                // A head that is there is the head, whatever the configuration says of tied ones.
+                let own = spec.names.weight(crate::Part::Head, 0).ok();
+                let own = own.is_some_and(|name| checkpoint.get(&name).is_some());
+                Ok(ModelSpec { tied_head: spec.tied_head && !own, ..spec })
             }
             (_, None) => Err(ModelError::NoConfig { path: checkpoint.path().to_owned() }),
         }

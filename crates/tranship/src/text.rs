@@ -34,7 +34,8 @@ pub fn end_ids(model: &Model, tokenizer: Option<&Tokenizer>) -> Vec<u32> {
 fn from_gguf(checkpoint: &Checkpoint) -> Result<Tokenizer, Error> {
     let meta = checkpoint.metadata();
     let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let Some(model) = meta.optional::<&str>(&key("model"))? else {
+    // `none` is how the format says that a file has no vocabulary.
+    let Some(model) = meta.optional::<&str>(&key("model"))?.filter(|model| *model != "none") else {
         let path = checkpoint.path().to_owned();
         return Err(Error::NoTokenizer { path, wanted: "tokenizer.ggml.model in its metadata" });
     };

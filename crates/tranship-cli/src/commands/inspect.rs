@@ -47,7 +47,8 @@ pub fn run(command: &Inspect) -> Result<(), CliError> {
         found => Some(found),
     };
     if !command.json {
-        return out::print(table(&model, &runs, &stored, (bytes, parameters), tokenizer.as_ref()));
+        let unread = spec.unused(model.checkpoint())?;
+        return out::print(table(&model, &runs, &stored, (bytes, parameters), tokenizer.as_ref(), &unread));
     }
     let layers: Vec<Value> =
         runs.iter().map(|r| json!({ "kind": r.kind, "first": r.first, "count": r.count })).collect();
@@ -110,8 +111,8 @@ fn encodings(model: &Model, shapes: &[(String, Vec<u64>)]) -> Result<Vec<Stored>
     if model.has_weights() {
         model.checkpoint().tensors().for_each(|v| add(v.dtype().name(), v.source().bytes));
     } else {
-        let dtype = model.spec().default_dtype();
         for (name, shape) in shapes {
+            let dtype = model.stored(name).unwrap_or(model.spec().default_dtype());
             let bytes = tranship::plan::tensor_bytes(dtype, shape);
             let size = || Error::Size { name: name.clone(), shape: shape.clone(), dtype };
             add(dtype.name(), bytes.ok_or_else(size)?);
@@ -151,6 +152,7 @@ fn table(
     stored: &[Stored],
     (bytes, parameters): (u64, u64),
     tokenizer: Option<&Result<Tokenizer, Error>>,
+    unread: &[String],
 ) -> String {
     let spec = model.spec();
     let mut text = String::new();
@@ -193,6 +195,11 @@ fn table(
         );
     }
     let _ = writeln!(text, "  {:13} {}", "tokenizer", tokenizer_line(model, tokenizer));
+    if !unread.is_empty() {
+        let some: Vec<&str> = unread.iter().take(3).map(String::as_str).collect();
+        let more = if unread.len() > some.len() { ", …" } else { "" };
+        let _ = writeln!(text, "  {:13} {} tensors: {}{more}", "unread", unread.len(), some.join(", "));
+    }
     text
 }
 

@@ -76,9 +76,13 @@ pub(super) fn latent(config: &Config<'_>, turned: bool) -> Result<LatentAttentio
     })
 }
 
-/// What YaRN multiplies scores by in DeepSeek's models: `m²` with `m = 0.1 · mscale_all_dim · ln(factor) + 1`.
+/// What stretched frequencies multiply scores by in DeepSeek's models: `m²` with `m = 0.1 · mscale_all_dim · ln(factor) + 1`.
 fn score_factor(config: &Config<'_>, scaling: &Scaling) -> Result<f64, ModelError> {
-    let Scaling::Yarn { factor, .. } = scaling else { return Ok(1.0) };
+    let (Scaling::Yarn { factor, .. } | Scaling::Linear { factor } | Scaling::Llama3 { factor, .. }) =
+        scaling
+    else {
+        return Ok(1.0);
+    };
     let mut all_dim = None;
     for key in ["rope_scaling", "rope_parameters"] {
         if let Some(inner) = config.inner(key)? {
@@ -228,7 +232,7 @@ fn shared_rows(
         Attends::Sparse => Some(Indexer {
             heads: size("index_n_heads")?,
             head_dim: config.whole("index_head_dim", &(dims..=*WIDTH.end()))?,
-            top_k: config.whole("index_topk", &(1..=1 << 31))?,
+            top_k: config.whole("index_topk", &(1..=1 << 16))?,
         }),
         _ => None,
     };

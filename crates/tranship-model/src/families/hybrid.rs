@@ -1,12 +1,13 @@
 //! Families that mix attention with memories that decay, state spaces or short convolutions: MiniMax-Text-01, LFM2,
 //! Granite 4 and Nemotron-H.
 //!
-//! Defaults of absent keys, as `transformers` defines them: `rope_theta` (10000; a million in `Lfm2Config`),
+//! Defaults of absent keys, as `transformers` defines them: `rope_theta` (10000; a million in `Lfm2Config` and
+//! `MiniMaxConfig`),
 //! `num_key_value_heads` (as many as heads, in Granite), `head_dim` (the hidden width shared by the heads, but in
 //! Nemotron-H), `attention_bias`, `mlp_bias`, `conv_bias`, `mamba_proj_bias` and `use_bias` (false),
 //! `mamba_conv_bias` and `use_conv_bias` (true), `tie_word_embeddings` (false; true in `Lfm2Config`),
 //! `block_auto_adjust_ff_dim` and `norm_topk_prob` (true), the factors of MiniMax's residuals (1),
-//! `position_embedding_type` (none), `time_step_limit` (from 0 up), `sliding_window` and `moe_latent_size` (none).
+//! `position_embedding_type` (none), `time_step_limit` (from 0 up, in Granite), `time_step_min` (0.001, in Nemotron-H), `sliding_window` and `moe_latent_size` (none).
 //! All else must be there.
 //!
 //! MiniMax-Text-01 has two configurations. `minimax` is that of `transformers`, which rotates whole heads, whatever
@@ -46,7 +47,7 @@ pub(super) fn minimax(config: &Config<'_>) -> Result<ModelSpec, ModelError> {
     };
     let full: Vec<bool> = types.into_iter().map(|layer| layer == "full_attention").collect();
     let sizes = Sizes::of(config, Absent::Refused, Absent::Derived)?;
-    let rope = rope::whole_heads(config, sizes.head_dim, DEFAULT_THETA)?;
+    let rope = rope::whole_heads(config, sizes.head_dim, 1e6)?;
     let factors = |part: &str| [format!("{part}_alpha_factor"), format!("{part}_beta_factor")];
     let residuals = ["full_attn", "linear_attn", "mlp"].map(|part| residual(config, factors(part)));
     minimax_layers(config, &full, sizes.attention(Some(rope)), residuals)
@@ -67,7 +68,7 @@ pub(super) fn minimax_text_01(config: &Config<'_>) -> Result<ModelSpec, ModelErr
     let sizes = Sizes::of(config, Absent::Refused, Absent::Derived)?;
     let dims = config.whole_or("rotary_dim", &(2..=sizes.head_dim))?.unwrap_or(sizes.head_dim);
     rope::even("rotary_dim", dims)?;
-    let (theta, scaling) = rope::from_config(config, DEFAULT_THETA)?;
+    let (theta, scaling) = rope::from_config(config, 1e6)?;
     let attention = sizes.attention(Some(rope::halves(dims, theta, scaling)));
     let factors = |part: &str| [format!("layernorm_{part}_alpha"), format!("layernorm_{part}_beta")];
     let residuals = ["full_attention", "linear_attention", "mlp"].map(|part| residual(config, factors(part)));
@@ -202,6 +203,13 @@ fn time_steps(config: &Config<'_>) -> Result<(Option<f64>, Option<f64>), ModelEr
     };
     // A time step is positive whatever the bound.
     Ok((least.filter(|least| *least > 0.0), most))
+}
+
+/// The least time step of Nemotron-H. There is none above, and `time_step_limit` means nothing.
+fn least_step(config: &Config<'_>) -> Result<f64, ModelError> {
+    let range = 0.0..=1e12;
+    let before = config.real_or("mamba_dt_min", &range)?;
+    Ok(config.real_or("time_step_min", &range)?.or(before).unwrap_or(0.001))
 }
 
 /// The names of a state space under `model.layers.{layer}.mamba`, say: rows of one projection are gates, inputs, input
@@ -433,7 +441,7 @@ fn nemotron_state_space(config: &Config<'_>) -> Result<StateSpace, ModelError> {
         taps: config.whole("conv_kernel", &TAPS)?,
         conv_bias: config.flag_or("use_conv_bias", true)?,
         proj_bias: config.flag_or("use_bias", false)?,
-        dt_limits: time_steps(config)?,
+        dt_limits: (Some(least_step(config)?), None),
         form: DecayForm::Log,
         norm_groups: groups,
         eps: config.real(NEMOTRON_EPS, &super::EPS)?,

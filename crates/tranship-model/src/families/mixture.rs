@@ -87,6 +87,7 @@ pub(super) fn minimax_m2(config: &Config<'_>) -> Result<ModelSpec, ModelError> {
     }
     let sizes = Sizes::of(config, Absent::Refused, Absent::Refused)?;
     let dims = config.whole_or("rotary_dim", &(2..=sizes.head_dim))?;
+    dims.map_or(Ok(()), |dims| rope::even(&config.path("rotary_dim"), dims))?;
     let part = dims.map_or(1.0, |dims| dims as f64 / sizes.head_dim as f64);
     let rope = rope::part_of_heads(config, sizes.head_dim, part, 5e6)?;
     if let Some(dims) = dims.filter(|dims| *dims != rope.dims) {

@@ -4,6 +4,7 @@ mod checkpoints;
 mod common;
 mod configs;
 mod families;
+mod fitted;
 mod gguf;
 mod gguf_families;
 mod memories;

@@ -259,7 +259,7 @@ fn nemotron_names_its_parts_in_two_ways() {
 #[test]
 fn time_steps_have_the_bounds_that_are_written() {
     let limits = |value: Value| {
-        let config = changed("nemotron_h", &[("time_step_limit", value)]);
+        let config = changed("granitemoehybrid", &[("time_step_limit", value)]);
         state_space(&spec(&config), 0).dt_limits
     };
     let infinite = json!({"__float__": "Infinity"});
@@ -277,7 +277,7 @@ fn time_steps_have_the_bounds_that_are_written() {
         (json!([0.0, "Infinity"]), "`time_step_limit[1]`: wanted a number, found \"Infinity\""),
         (json!([-1.0, 0.1]), "`time_step_limit[0]`: wanted 0.0 to 1000000000000.0, found -1.0"),
     ] {
-        assert_eq!(refusal(&changed("nemotron_h", &[("time_step_limit", value)])), wanted);
+        assert_eq!(refusal(&changed("granitemoehybrid", &[("time_step_limit", value)])), wanted);
     }
 }
 

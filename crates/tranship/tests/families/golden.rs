@@ -97,7 +97,10 @@ pub fn hold(fixtures: Vec<Result<Fixture, String>>, backend: &str) {
     let (mut faults, count) = (Vec::new(), fixtures.len());
     for fixture in fixtures {
         let named = |fixture: Fixture| match fixture.check(backend) {
-            Ok(error) => Ok(println!("{backend} {:24} {error:.1e}", fixture.name)),
+            Ok(error) => {
+                println!("{backend} {:24} {error:.1e}", fixture.name);
+                Ok(())
+            }
             Err(fault) => Err(format!("{}: {fault}", fixture.name)),
         };
         faults.extend(fixture.and_then(named).err());
