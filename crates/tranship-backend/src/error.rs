@@ -31,16 +31,6 @@ pub enum BackendError {
         /// The last expert.
         last: u64,
     },
-    /// A table lists an expert twice for a token.
-    #[error("weight \"{name}\" lists expert {expert} twice in row {row}, wanted each once")]
-    TableTwice {
-        /// The weight.
-        name: String,
-        /// The row.
-        row: usize,
-        /// The expert.
-        expert: u32,
-    },
     /// The backend cannot do what a program asks.
     #[error("{backend} cannot run `{op}`: {why}")]
     Unsupported {

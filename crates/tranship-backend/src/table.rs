@@ -9,21 +9,8 @@ use tranship_tensor::TensorError;
 /// or a real type.
 ///
 /// # Errors
-/// [`BackendError::Table`] naming the weight and the first row that lists something else, [`BackendError::TableTwice`]
-/// one that lists an expert twice.
+/// [`BackendError::Table`] naming the weight and the first row that lists something else.
 pub fn experts_of(name: &str, table: &Weight, experts: u64) -> Result<Vec<u32>, BackendError> {
-    let listed = listed(name, table, experts)?;
-    let width = table.shape.last().copied().unwrap_or(1).max(1);
-    let twice =
-        |row: &[u32]| row.iter().enumerate().find(|(i, expert)| row[..*i].contains(expert)).map(|(_, e)| *e);
-    match listed.chunks(width).enumerate().find_map(|(row, of)| Some((row, twice(of)?))) {
-        Some((row, expert)) => Err(BackendError::TableTwice { name: name.to_owned(), row, expert }),
-        None => Ok(listed),
-    }
-}
-
-/// What a table lists, row after row.
-fn listed(name: &str, table: &Weight, experts: u64) -> Result<Vec<u32>, BackendError> {
     let convert = |source| BackendError::Convert { value: name.to_owned(), dtype: DType::U32, source };
     let width = table.shape.last().copied().unwrap_or(1).max(1);
     let fault = |i: usize, found: String| BackendError::Table {

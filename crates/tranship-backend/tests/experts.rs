@@ -129,6 +129,9 @@ program p
             }
             assert_eq!(bits(&parts), bits(&found));
         }
+        // Listed twice, an expert has the whole weight.
+        let mut state = step.new_state().unwrap();
+        assert_eq!(run(step.as_mut(), state.as_mut(), 0, 1, Input::Tokens(&[4])), [0.0, 0.0, 2.0]);
     }
 }
 

@@ -75,13 +75,12 @@ fn open_experts(groups: Option<Groups>, choice: &[f64]) -> Vec<usize> {
     open.into_iter().flat_map(|group| group * size..(group + 1) * size).collect()
 }
 
-/// The weight of each expert: of those chosen what the attributes make of their scores, 0 of all others.
+/// The weight of each expert: of those chosen what the attributes make of their scores, as often as each is chosen; 0 of
+/// all others.
 fn weights(op: &Route, p: &[f64], chosen: &[usize]) -> Vec<f32> {
     let total: f64 = chosen.iter().map(|&e| p[e]).sum();
     let divisor = if op.normalize { total + op.eps } else { 1.0 };
-    let mut row = vec![0.0; p.len()];
-    for &e in chosen {
-        row[e] = (p[e] / divisor * op.scale) as f32;
-    }
-    row
+    let mut times = vec![0.0; p.len()];
+    chosen.iter().for_each(|&e| times[e] += 1.0);
+    times.iter().zip(p).map(|(times, p)| (times * p / divisor * op.scale) as f32).collect()
 }

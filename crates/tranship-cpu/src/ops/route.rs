@@ -61,7 +61,7 @@ impl Route<'_> {
 struct Rows<'a> {
     op: &'a Route<'a>,
     rows: Range<usize>,
-    /// The scores that the choice is by; what is chosen: 1 or 0; the groups' scores. Each `[experts]`.
+    /// The scores that the choice is by; how often each is chosen; the groups' scores. Each `[experts]`.
     score: &'a mut [f32],
     chosen: &'a mut [f32],
     open: &'a mut [f32],
@@ -98,11 +98,11 @@ impl Kernel for Rows<'_> {
 }
 
 impl Table<'_> {
-    /// Marks the experts of the row's token. The batch was held to the table's rows; its entries are held to the experts here.
+    /// Counts the experts of the row's token. The batch was held to the table's rows; its entries are held to the experts here.
     fn choose(&self, row: usize, top_k: usize, chosen: &mut [f32]) {
         for expert in &self.experts[self.tokens[row] as usize * top_k..][..top_k] {
             if let Some(chosen) = chosen.get_mut(*expert as usize) {
-                *chosen = 1.0;
+                *chosen += 1.0;
             }
         }
     }
@@ -183,14 +183,16 @@ fn greatest(values: &[f32]) -> usize {
     at
 }
 
-/// Turns scores into weights: those of the chosen, and 0.
+/// Turns scores into weights: those of the chosen, as often as each is, and 0.
 fn weigh(route: &ops::Route, y: &mut [f32], chosen: &[f32]) {
     let mut factor = route.scale;
     if route.normalize {
-        let of = |(y, chosen): (&f32, &f32)| if *chosen > 0.0 { f64::from(*y) } else { 0.0 };
+        let of = |(y, chosen): (&f32, &f32)| {
+            if *chosen > 0.0 { f64::from(*y) * f64::from(*chosen) } else { 0.0 }
+        };
         factor /= y.iter().zip(chosen).map(of).sum::<f64>() + route.eps;
     }
     for (y, chosen) in y.iter_mut().zip(chosen) {
-        *y = if *chosen > 0.0 { (f64::from(*y) * factor) as f32 } else { 0.0 };
+        *y = if *chosen > 0.0 { (f64::from(*y) * f64::from(*chosen) * factor) as f32 } else { 0.0 };
     }
 }
