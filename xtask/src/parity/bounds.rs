@@ -35,9 +35,9 @@
 //! squares within each row:
 //!
 //! * that of the median row may be what the policy may cost any model (found: 0.007 to 0.028 under `serving`);
-//! * that of the row which three quarters do not exceed, [`QUARTILE`] times that (found: 0.093 at most, of 0.12): no more
+//! * that of the row which three quarters do not exceed, `QUARTILE` times that (found: 0.093 at most, of 0.12): no more
 //!   than a quarter of the rows are far away;
-//! * that over all rows, [`ASTRAY`] times that (found: 0.121 at most, of 0.24), and the largest error and KL as they follow
+//! * that over all rows, `ASTRAY` times that (found: 0.121 at most, of 0.24), and the largest error and KL as they follow
 //!   from it. If all rows were those of another text, it would be 1.4.
 //!
 //! Another backend is held to the reference in its median row, since it is not the same rows that are off in both.
