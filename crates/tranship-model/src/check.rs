@@ -65,7 +65,7 @@ impl ModelSpec {
         Ok(unused.map(|view| view.name().to_owned()).collect())
     }
 
-    /// All programs, lifted at `ctx = 1` and freed of names: the text whose digest identifies what a model computes.
+    /// All programs, lifted at `ctx = 1` and freed of names: the text that identifies what a model computes.
     /// Its parts are the embedding, each layer's prefill and decode, and the head; of a model whose frequencies are
     /// other ones in long contexts, then all once more at the shortest of these. See the crate's page for what it tells
     /// apart.

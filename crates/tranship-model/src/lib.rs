@@ -42,7 +42,7 @@
 //!
 //! # The identity of programs
 //!
-//! [`ModelSpec::canonical_programs`] is the text whose digest stands for a model's programs in a hand-off. It holds no
+//! [`ModelSpec::canonical_programs`] is the text of a model's programs by which two are the same. It holds no
 //! tensor names, no policy and no context length, so the same model under Hugging Face's names and under others has
 //! one identity, and two ends may differ in `ctx`. It does hold the style of RoPE: GGUF files of the Llama
 //! architecture have the rows of their query and key matrices permuted, and so the elements of the keys they leave in
@@ -50,7 +50,8 @@
 //!
 //! Frequencies may be other ones in long contexts (LongRoPE). Which of them a session has is chosen by its context when
 //! it is opened, so that all rows of a cache are of one kind; the text holds both, and
-//! [`ModelSpec::identity_note`] says which of them a context has.
+//! [`ModelSpec::identity_note`] says which of them a context has. The digest in a hand-off is of the programs as an end's
+//! context has them, so that ends on the two sides of that length refuse each other.
 #![forbid(unsafe_code)]
 
 mod author;

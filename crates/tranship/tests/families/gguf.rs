@@ -1,9 +1,8 @@
 //! GGUF files of every architecture, made by llama.cpp's converter, against what `transformers` computes for the
 //! checkpoint before it was converted.
 
-use crate::golden::{Fixture, hold};
+use crate::golden::{Fixture, hold, models};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 /// `general.architecture` of the files.
 const ARCHITECTURES: [&str; 21] = [
@@ -31,11 +30,7 @@ const ARCHITECTURES: [&str; 21] = [
 ];
 
 fn fixtures() -> Vec<Result<Fixture, String>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/families_gguf");
-    let entries = std::fs::read_dir(folder).expect("the fixtures are there");
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|e| e == "gguf"));
-    paths.sort();
+    let paths = models("families_gguf", |path| path.extension().is_some_and(|e| e == "gguf"));
     paths.iter().map(|path| Fixture::open(path, &path.with_extension("golden.safetensors"))).collect()
 }
 

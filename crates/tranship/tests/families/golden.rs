@@ -1,6 +1,6 @@
 //! A model with what `transformers` computes for it, and how a backend is held to that.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tranship::backends::{self, BackendOptions};
 use tranship::ctx::{ComputeCtx, Device};
@@ -90,6 +90,16 @@ impl Fixture {
         }
         Ok(())
     }
+}
+
+/// The models in a folder of the fixtures, in the order of their names.
+pub fn models(folder: &str, is_model: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(folder);
+    let entries = std::fs::read_dir(folder).expect("the fixtures are there");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("a fixture").path()).collect();
+    paths.retain(|path| is_model(path));
+    paths.sort();
+    paths
 }
 
 /// Every model on a backend, whole and token by token; prints the differences.

@@ -1,14 +1,10 @@
 //! Folders of safetensors as every family is released, against what `transformers` computes for them.
 
-use crate::golden::{Fixture, hold};
-use std::path::{Path, PathBuf};
+use crate::golden::{Fixture, hold, models};
+use std::path::Path;
 
 fn fixtures() -> Vec<Result<Fixture, String>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/families");
-    let entries = std::fs::read_dir(folder).expect("the fixtures are there");
-    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.expect("a fixture").path()).collect();
-    folders.retain(|path| path.is_dir());
-    folders.sort();
+    let folders = models("families", Path::is_dir);
     assert!(folders.len() >= 33, "only {} fixtures were found", folders.len());
     folders.iter().map(|folder| Fixture::open(folder, &folder.join("golden.safetensors"))).collect()
 }
