@@ -1,8 +1,8 @@
 //! Everything that a hand-off is held to, in one pass that collects every fault.
 
 use crate::contract::{Carried, Contract, Conversion, Expect};
-use crate::handoff::Seal;
-use crate::{Handoff, HandoffError, HandoffTensor, Progress};
+use crate::handoff::{Manifest, Seal};
+use crate::{Handoff, HandoffError, Progress};
 use std::collections::HashSet;
 use tranship_dtype::DType;
 use tranship_program::Extent;
@@ -10,30 +10,16 @@ use tranship_program::Extent;
 /// Every reason for which `ours` cannot take `handoff`.
 pub(crate) fn all(ours: &Contract, handoff: &Handoff, expect: &Expect<'_>) -> Vec<HandoffError> {
     let mut errors = Vec::new();
-    seal(handoff, &mut errors);
-    identity(ours, handoff, expect, &mut errors);
-    let position = handoff.position();
-    if position >= ours.ctx {
-        errors.push(HandoffError::Position { position, ctx: ours.ctx });
-    }
-    if let Some(tokens) = expect.tokens {
-        let Progress { position: count, digest, .. } = Progress::of(tokens);
-        let (wanted, found) = (digest.to_hex().to_string(), handoff.tokens().to_owned());
-        if wanted != found || count != position {
-            errors.push(HandoffError::Tokens { count, wanted, position, found });
-        }
-    }
-    if let Err(error) = handoff.progress() {
-        errors.push(error);
-    }
-    if let (Some(token), Some(vocab)) = (handoff.next_token(), expect.vocab)
-        && u64::from(token) >= vocab
-    {
-        errors.push(HandoffError::NextToken { token, vocab });
-    }
+    seal(&handoff.seal, &mut errors);
+    manifest(ours, &handoff.manifest, expect, &mut errors);
     for carried in &ours.carried {
         match handoff.tensor(&carried.name) {
-            Some(tensor) => one((carried, ours.ctx), tensor, handoff, expect, &mut errors),
+            Some(tensor) => {
+                let found =
+                    Found { dtype: tensor.dtype, shape: &tensor.shape, bytes: tensor.bytes().len() as u64 };
+                one((carried, ours.ctx), found, &handoff.manifest, expect, &mut errors);
+                errors.extend(nan(&tensor.name, &tensor.shape, tensor.examined().nan));
+            }
             None => errors.push(HandoffError::Missing { name: carried.name.clone(), layer: carried.layer }),
         }
     }
@@ -48,8 +34,80 @@ pub(crate) fn all(ours: &Contract, handoff: &Handoff, expect: &Expect<'_>) -> Ve
     errors
 }
 
-fn seal(handoff: &Handoff, errors: &mut Vec<HandoffError>) {
-    match &handoff.seal {
+/// What the manifest alone shows: identity, position, tokens.
+pub(crate) fn manifest(
+    ours: &Contract,
+    manifest: &Manifest,
+    expect: &Expect<'_>,
+    errors: &mut Vec<HandoffError>,
+) {
+    identity(ours, &manifest.contract, expect, errors);
+    let position = manifest.position;
+    if position >= ours.ctx {
+        errors.push(HandoffError::Position { position, ctx: ours.ctx });
+    }
+    if let Some(tokens) = expect.tokens {
+        let Progress { position: count, digest, .. } = Progress::of(tokens);
+        let (wanted, found) = (digest.to_hex().to_string(), manifest.tokens.clone());
+        if wanted != found || count != position {
+            errors.push(HandoffError::Tokens { count, wanted, position, found });
+        }
+    }
+    if let Err(error) = manifest.progress() {
+        errors.push(error);
+    }
+    next_token(manifest, expect, errors);
+}
+
+/// What a manifest's list of tensors shows before any of them is there.
+pub(crate) fn listing(
+    ours: &Contract,
+    manifest: &Manifest,
+    expect: &Expect<'_>,
+    errors: &mut Vec<HandoffError>,
+) {
+    for carried in &ours.carried {
+        let Some(theirs) = manifest.contract.carried.iter().find(|c| c.name == carried.name) else {
+            errors.push(HandoffError::Missing { name: carried.name.clone(), layer: carried.layer });
+            continue;
+        };
+        let shape = theirs.valid_shape(manifest.position);
+        let bytes = shape_bytes(theirs.dtype, &shape).unwrap_or(u64::MAX);
+        let found = Found { dtype: theirs.dtype, shape: &shape, bytes };
+        one((carried, ours.ctx), found, manifest, expect, errors);
+    }
+    for theirs in &manifest.contract.carried {
+        if !ours.carried.iter().any(|c| c.name == theirs.name) {
+            errors.push(HandoffError::Unknown { name: theirs.name.clone() });
+        }
+    }
+}
+
+/// The token that follows, where the manifest names one.
+pub(crate) fn next_token(manifest: &Manifest, expect: &Expect<'_>, errors: &mut Vec<HandoffError>) {
+    if let (Some(token), Some(vocab)) = (manifest.next_token, expect.vocab)
+        && u64::from(token) >= vocab
+    {
+        errors.push(HandoffError::NextToken { token, vocab });
+    }
+}
+
+/// NaN in a tensor, at the element where it was found.
+pub(crate) fn nan(name: &str, shape: &[u64], at: Option<u64>) -> Option<HandoffError> {
+    let cols = shape.iter().skip(1).fold(1u64, |n, &size| n.saturating_mul(size)).max(1);
+    at.map(|at| HandoffError::Nan { name: name.to_owned(), row: at / cols })
+}
+
+/// A tensor as it was found: in memory, or in a header whose bytes are still to come.
+#[derive(Clone, Copy)]
+pub(crate) struct Found<'a> {
+    pub dtype: DType,
+    pub shape: &'a [u64],
+    pub bytes: u64,
+}
+
+pub(crate) fn seal(seal: &Seal, errors: &mut Vec<HandoffError>) {
+    match seal {
         Seal::Whole(_) => {}
         Seal::Absent => errors.push(HandoffError::Unsealed),
         Seal::Broken { content, found } => {
@@ -58,8 +116,7 @@ fn seal(handoff: &Handoff, errors: &mut Vec<HandoffError>) {
     }
 }
 
-fn identity(ours: &Contract, handoff: &Handoff, expect: &Expect<'_>, errors: &mut Vec<HandoffError>) {
-    let theirs = handoff.contract();
+fn identity(ours: &Contract, theirs: &Contract, expect: &Expect<'_>, errors: &mut Vec<HandoffError>) {
     let hidden = |c: &Contract| format!("{} × {}", c.hidden, c.streams);
     if hidden(ours) != hidden(theirs) {
         errors.push(HandoffError::Hidden { wanted: hidden(ours), found: hidden(theirs) });
@@ -79,17 +136,17 @@ fn identity(ours: &Contract, handoff: &Handoff, expect: &Expect<'_>, errors: &mu
     }
 }
 
-/// One tensor: axes by name and size, valid rows, type, and values.
-fn one(
+/// One tensor: axes by name and size, valid rows, and type.
+pub(crate) fn one(
     (ours, ctx): (&Carried, u64),
-    tensor: &HandoffTensor,
-    handoff: &Handoff,
+    tensor: Found<'_>,
+    manifest: &Manifest,
     expect: &Expect<'_>,
     errors: &mut Vec<HandoffError>,
 ) {
     let name = || ours.name.clone();
-    let position = handoff.position();
-    let listed = handoff.contract().carried.iter().find(|c| c.name == ours.name);
+    let position = manifest.position;
+    let listed = manifest.contract.carried.iter().find(|c| c.name == ours.name);
     let Some(theirs) = listed else {
         let found = format!("{} {:?}", tensor.dtype, tensor.shape);
         errors.push(HandoffError::Manifest { name: name(), wanted: "not listed".into(), found });
@@ -116,13 +173,14 @@ fn one(
     if tensor.shape.get(1..) != ours.valid_shape(position).get(1..) {
         let wanted = axes(ours, Some(wanted));
         errors.push(HandoffError::Axes { name: name(), wanted, found: format!("{:?}", tensor.shape) });
-    } else if tensor.rows() != wanted {
-        let found = tensor.rows();
+    } else if tensor.shape.first().copied().unwrap_or(1) != wanted {
+        let found = tensor.shape.first().copied().unwrap_or(1);
         errors.push(HandoffError::Length { name: name(), wanted, found, position });
     }
-    if tensor.shape_bytes() != Some(tensor.bytes().len() as u64) {
-        let wanted = tensor.shape_bytes().map_or("more than can be counted".into(), |b| b.to_string());
-        errors.push(HandoffError::Size { name: name(), wanted, found: tensor.bytes().len() as u64 });
+    let wanted = shape_bytes(tensor.dtype, tensor.shape);
+    if wanted != Some(tensor.bytes) {
+        let wanted = wanted.map_or("more than can be counted".into(), |b| b.to_string());
+        errors.push(HandoffError::Size { name: name(), wanted, found: tensor.bytes });
     }
     if tensor.dtype != ours.dtype {
         let converted =
@@ -131,10 +189,13 @@ fn one(
             errors.push(HandoffError::Dtype { name: name(), wanted: ours.dtype, found: tensor.dtype });
         }
     }
-    if let Some(at) = first_nan(tensor.dtype, tensor.bytes()) {
-        let cols = tensor.shape.iter().skip(1).fold(1u64, |n, &size| n.saturating_mul(size)).max(1);
-        errors.push(HandoffError::Nan { name: name(), row: at as u64 / cols });
-    }
+}
+
+/// Bytes that a shape takes; `None` if they overflow, or a row is no whole number of blocks.
+fn shape_bytes(dtype: DType, shape: &[u64]) -> Option<u64> {
+    let (rows, axes) = shape.split_first().map_or((1, &[][..]), |(rows, axes)| (*rows, axes));
+    let cols = axes.iter().try_fold(1u64, |n, &size| n.checked_mul(size))?;
+    (dtype.row_bytes(usize::try_from(cols).ok()?)? as u64).checked_mul(rows)
 }
 
 /// Whether two ends list one tensor, as far as the rows that are valid at a position go: the same layer, extent and
@@ -174,25 +235,4 @@ fn axes(carried: &Carried, first: Option<u64>) -> String {
     let named: Vec<String> =
         carried.axes.iter().enumerate().map(size).map(|(name, size)| format!("{name} {size}")).collect();
     format!("[{}]", named.join(", "))
-}
-
-/// The first element that is NaN, judged by its bits.
-fn first_nan(dtype: DType, bytes: &[u8]) -> Option<usize> {
-    let wide = |mask: u16, infinite: u16| {
-        bytes.chunks_exact(2).position(|b| u16::from_le_bytes([b[0], b[1]]) & mask > infinite)
-    };
-    match dtype {
-        DType::F64 => bytes.chunks_exact(8).position(|b| {
-            let bits = b.iter().rev().fold(0u64, |n, &byte| n << 8 | u64::from(byte));
-            f64::from_bits(bits).is_nan()
-        }),
-        DType::F32 => bytes
-            .chunks_exact(4)
-            .position(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) & 0x7fff_ffff > 0x7f80_0000),
-        DType::F16 => wide(0x7fff, 0x7c00),
-        DType::BF16 => wide(0x7fff, 0x7f80),
-        DType::F8E4M3 => bytes.iter().position(|b| b & 0x7f == 0x7f),
-        DType::F8E5M2 => bytes.iter().position(|b| b & 0x7f > 0x7c),
-        _ => None,
-    }
 }

@@ -198,6 +198,9 @@ pub enum HandoffError {
     /// The bytes are no hand-off.
     #[error("this is no hand-off: {}", Shown(.0))]
     Format(String),
+    /// The bytes end before the hand-off does.
+    #[error("the hand-off ends early: {}", Shown(.0))]
+    Ends(String),
     /// A file could not be read or written.
     #[error("{path}: {what}")]
     Io {
@@ -213,6 +216,13 @@ pub enum HandoffError {
 pub struct Refusal {
     /// The reasons; there is at least one.
     pub errors: Vec<HandoffError>,
+}
+
+impl HandoffError {
+    /// What an input said that is no file of a name known here.
+    pub(crate) fn input(error: std::io::Error) -> HandoffError {
+        HandoffError::Io { path: "the hand-off".into(), what: error.to_string() }
+    }
 }
 
 impl From<HandoffError> for Refusal {

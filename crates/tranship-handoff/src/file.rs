@@ -1,19 +1,21 @@
 //! The hand-off as a file: safetensors, with the manifest and the seal in its metadata.
 //!
 //! `docs/handoff-format.md` describes it for those who write one elsewhere. A file is written beside its place and
-//! then moved there, so that no reader sees half of one; it is read once, and its tensors stay parts of that one
-//! buffer.
+//! then moved there, so that no reader sees half of one; its bytes are held in memory once.
 
-use crate::handoff::{FORMAT, Manifest, Seal, content_digest};
-use crate::unique::unique;
-use crate::{Handoff, HandoffError, HandoffTensor, VERSION};
-use safetensors::Dtype;
-use safetensors::tensor::Metadata;
-use serde_json::{Map, Value, json};
-use std::io::Write;
+use crate::course::{Course, FRAME};
+use crate::frame::Header;
+use crate::handoff::{Content, Manifest};
+use crate::pass::{self, AHEAD};
+use crate::{Carried, Contract, Handoff, HandoffError, HandoffTensor, Progress, Refusal, check, frame};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Arc;
-use tranship_dtype::DType;
+
+/// What stands in the place of a seal until it is known.
+const UNKNOWN: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 impl Handoff {
     /// Writes the hand-off to a file. What is there and no regular file, as a pipe, is written to where it is.
@@ -21,170 +23,294 @@ impl Handoff {
     /// # Errors
     /// [`HandoffError::Io`], [`HandoffError::Unsealed`] for a hand-off whose seal was not found whole.
     pub fn write(&self, path: &Path) -> Result<(), HandoffError> {
-        let io =
-            |e: std::io::Error| HandoffError::Io { path: path.display().to_string(), what: e.to_string() };
-        let header = self.header()?;
-        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let beside = path.with_file_name(format!(".{name}.{}.part", std::process::id()));
-        // Moving a file there would put it in the place of a pipe or a device.
-        let in_place = path.metadata().is_ok_and(|m| !m.is_file());
-        let place = if in_place { path } else { &beside };
-        let written = (|| {
-            let mut file = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(place)?);
-            file.write_all(&(header.len() as u64).to_le_bytes())?;
-            file.write_all(header.as_bytes())?;
-            for tensor in &self.state {
-                file.write_all(tensor.bytes())?;
-            }
-            file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-            if in_place { Ok(()) } else { std::fs::rename(&beside, path) }
-        })();
-        if written.is_err() && !in_place {
-            // What is left of a failed write is of no use; that it could not be removed changes nothing.
-            let _ = std::fs::remove_file(&beside);
-        }
-        written.map_err(io)
+        let prelude = self.prelude()?;
+        let io = |e: io::Error| io_of(path, &e);
+        placed(path, io, |file| {
+            file.write_all(&prelude).map_err(io)?;
+            self.state.iter().try_for_each(|t| file.write_all(t.bytes())).map_err(io)
+        })
     }
 
-    /// The bytes of the file form.
+    /// The bytes of the file form: a second copy of all rows. [`Handoff::write`] makes none.
     ///
     /// # Errors
     /// [`HandoffError::Unsealed`] for a hand-off whose seal was not found whole.
     pub fn to_bytes(&self) -> Result<Vec<u8>, HandoffError> {
-        let header = self.header()?;
-        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
-        bytes.extend_from_slice(header.as_bytes());
+        let mut bytes = self.prelude()?;
         for tensor in &self.state {
             bytes.extend_from_slice(tensor.bytes());
         }
         Ok(bytes)
     }
 
-    /// Reads a hand-off from a file. What is wrong with it beyond its form, [`crate::Contract::check`] says.
+    /// Reads a hand-off of either form from a file. What is wrong with it beyond its form, [`crate::Contract::check`]
+    /// says.
     ///
     /// # Errors
-    /// [`HandoffError::Io`], [`HandoffError::Format`] or [`HandoffError::Version`].
+    /// [`HandoffError::Io`], [`HandoffError::Format`], [`HandoffError::Version`] or [`HandoffError::Ends`].
     pub fn read(path: &Path) -> Result<Handoff, HandoffError> {
-        let bytes = std::fs::read(path)
-            .map_err(|e| HandoffError::Io { path: path.display().to_string(), what: e.to_string() })?;
-        Handoff::from_bytes(bytes)
+        let named = |e| match e {
+            HandoffError::Io { what, .. } => HandoffError::Io { path: path.display().to_string(), what },
+            other => other,
+        };
+        let mut file = File::open(path).map_err(|e| io_of(path, &e))?;
+        let known = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|m| m.len());
+        collect(&mut file, known).and_then(|handoff| ends(&mut file, handoff)).map_err(named)
     }
 
-    /// Reads a hand-off from the bytes of its file form.
+    /// Reads a hand-off of either form. A file ends where the input ends; of a stream nothing is read past its close.
+    /// Memory is taken as the bytes come.
     ///
     /// # Errors
-    /// [`HandoffError::Format`] or [`HandoffError::Version`].
+    /// As [`Handoff::read`].
+    pub fn from_reader(input: &mut impl Read) -> Result<Handoff, HandoffError> {
+        collect(input, None)
+    }
+
+    /// Reads a hand-off of either form from its bytes, which its tensors stay parts of.
+    ///
+    /// # Errors
+    /// [`HandoffError::Format`], [`HandoffError::Version`] or [`HandoffError::Ends`].
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Handoff, HandoffError> {
-        let format = |what: String| HandoffError::Format(what);
-        let (start, metadata) = read_header(&bytes)?;
-        let texts = metadata.metadata().clone().unwrap_or_default();
-        let line = texts.get("tranship").ok_or_else(|| format("its metadata has no `tranship`".into()))?;
-        let manifest = manifest(line)?;
         let data = Arc::new(bytes);
-        let mut state = Vec::new();
-        for name in metadata.offset_keys() {
-            let Some(info) = metadata.info(&name) else { continue };
-            let dtype = from_safetensors(info.dtype)
-                .ok_or_else(|| format(format!("`{name}` is {:?}, which no carried tensor is", info.dtype)))?;
-            let range = start + info.data_offsets.0..start + info.data_offsets.1;
-            let shape = info.shape.iter().map(|&s| s as u64).collect();
-            state.push(HandoffTensor::part(name, dtype, shape, data.clone(), range));
+        let (mut at, mut state, mut course) = (0, Vec::new(), None::<Course>);
+        loop {
+            let rest = data.get(at..).unwrap_or_default();
+            if let Some(course) = course.as_ref().filter(|_| rest.is_empty()) {
+                return Err(course.early());
+            }
+            let (start, mut header) = frame::of_bytes(rest)?;
+            holds(&header, rest.len() - start, course.is_none())?;
+            let course = match &mut course {
+                None => course.insert(Course::open(&mut header)?),
+                Some(course) => {
+                    course.follow(&mut header)?;
+                    course
+                }
+            };
+            for entry in header.entries {
+                let range = at + start + entry.range.start..at + start + entry.range.end;
+                let tensor = HandoffTensor::part(entry.name, entry.dtype, entry.shape, data.clone(), range);
+                course.add(&tensor);
+                state.push(tensor);
+            }
+            if course.ended() {
+                let seal = course.seal();
+                return Ok(Handoff {
+                    manifest: course.manifest.clone(),
+                    line: course.line.clone(),
+                    state,
+                    seal,
+                });
+            }
+            at += start + header.data;
         }
-        // Tensors without rows share a place: their order is that of the manifest.
-        let listed = |name: &str| manifest.contract.carried.iter().position(|c| c.name == name);
-        if state.iter().any(|t| t.bytes().is_empty()) {
-            state.sort_by_cached_key(|t| (t.start(), listed(&t.name)));
-        }
-        let content = content_digest(line, &state);
-        let seal = match texts.get("seal") {
-            None => Seal::Absent,
-            Some(found) if *found == content => Seal::Whole(content),
-            Some(found) => Seal::Broken { content, found: found.clone() },
-        };
-        Ok(Handoff { manifest, line: line.clone(), state, seal })
     }
 
-    /// The safetensors header: metadata first, then each tensor, padded with spaces to whole 8 bytes.
-    fn header(&self) -> Result<String, HandoffError> {
+    /// The safetensors header of the file form: metadata first, then each tensor.
+    fn prelude(&self) -> Result<Vec<u8>, HandoffError> {
         let seal = self.seal().ok_or(HandoffError::Unsealed)?;
-        let mut header = Map::new();
-        header.insert("__metadata__".into(), json!({ "tranship": self.line, "seal": seal }));
-        let mut at = 0u64;
-        for tensor in &self.state {
-            let end = at + tensor.bytes().len() as u64;
-            let dtype = to_safetensors(tensor.dtype)
-                .ok_or_else(|| HandoffError::Format(format!("safetensors has no {}", tensor.dtype)))?;
-            header.insert(
-                tensor.name.clone(),
-                json!({ "dtype": dtype.to_string(), "shape": tensor.shape, "data_offsets": [at, end] }),
-            );
-            at = end;
+        let metadata = json!({ "tranship": self.line, "seal": seal });
+        let tensors =
+            self.state.iter().map(|t| (t.name.as_str(), t.dtype, t.shape.clone(), t.bytes().len() as u64));
+        frame::prelude(metadata, tensors)
+    }
+}
+
+/// Holds a frame to the bytes that are there after its header: nothing follows that of a file, or the close of a stream.
+fn holds(header: &Header, there: usize, first: bool) -> Result<(), HandoffError> {
+    let data = header.data;
+    let goes_on = header.metadata.get(FRAME).map_or(!first, |frame| frame != "close");
+    if data > there || (data < there && !goes_on) {
+        let what = format!("not a safetensors file ({data} bytes of tensors, and {there} are there)");
+        return Err(HandoffError::Format(what));
+    }
+    Ok(())
+}
+
+/// Reads a whole hand-off: from an input of `known` length, where it is known.
+fn collect(input: &mut impl Read, known: Option<u64>) -> Result<Handoff, HandoffError> {
+    let mut counted = Counted { input, count: 0 };
+    let empty = "not a safetensors file (0 bytes, and the length of a header takes 8)";
+    let mut header = frame::next(&mut counted)?.ok_or_else(|| HandoffError::Format(empty.into()))?;
+    let left = |counted: &Counted<'_, _>| {
+        known.map(|len| usize::try_from(len.saturating_sub(counted.count)).unwrap_or(usize::MAX))
+    };
+    let mut there = left(&counted);
+    there.map_or(Ok(()), |there| holds(&header, there, true))?;
+    let (mut course, mut state) = (Course::open(&mut header)?, Vec::new());
+    loop {
+        for entry in header.entries {
+            let len = entry.range.len();
+            let (bytes, examined) = pass::read(&mut counted, entry.dtype, (len, there.unwrap_or(AHEAD)))
+                .map_err(|e| cut_short(e, &entry.name, len))?;
+            let tensor =
+                HandoffTensor::new(entry.name, entry.dtype, entry.shape, bytes).examined_as(examined);
+            course.add(&tensor);
+            state.push(tensor);
         }
-        let mut header = Value::Object(header).to_string();
-        header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
-        Ok(header)
+        if course.ended() {
+            break;
+        }
+        header = frame::next(&mut counted)?.ok_or_else(|| course.early())?;
+        there = left(&counted);
+        there.map_or(Ok(()), |there| holds(&header, there, false))?;
+        course.follow(&mut header)?;
+    }
+    let seal = course.seal();
+    let file = course.is_file();
+    let handoff = Handoff { manifest: course.manifest, line: course.line, state, seal };
+    if file { ends(counted.input, handoff) } else { Ok(handoff) }
+}
+
+/// Holds that an input has no more to give.
+pub(crate) fn ends<T>(input: &mut impl Read, read: T) -> Result<T, HandoffError> {
+    let mut more = Vec::new();
+    input.take(1).read_to_end(&mut more).map_err(HandoffError::input)?;
+    if more.is_empty() { Ok(read) } else { Err(HandoffError::Format("bytes follow its last tensor".into())) }
+}
+
+/// That an input failed, or ended, within a tensor.
+pub(crate) fn cut_short(error: io::Error, name: &str, len: usize) -> HandoffError {
+    match error.kind() {
+        ErrorKind::UnexpectedEof => HandoffError::Ends(format!("after {error} of {len} bytes of `{name}`")),
+        ErrorKind::OutOfMemory => {
+            HandoffError::Io { path: format!("`{name}`"), what: format!("no memory for {len} bytes") }
+        }
+        _ => HandoffError::input(error),
     }
 }
 
-/// The header of a safetensors file, and where its data starts. The header is held to the bytes that there are.
-fn read_header(bytes: &[u8]) -> Result<(usize, Metadata), HandoffError> {
-    let format = |what: String| HandoffError::Format(format!("not a safetensors file ({what})"));
-    let (len, rest) = bytes
-        .split_first_chunk::<8>()
-        .ok_or_else(|| format(format!("{} bytes, and the length of a header takes 8", bytes.len())))?;
-    let len = u64::from_le_bytes(*len);
-    let header = usize::try_from(len).ok().and_then(|len| rest.get(..len));
-    let header =
-        header.ok_or_else(|| format(format!("a header of {len} bytes, and {} are there", rest.len())))?;
-    let metadata: Metadata = serde_json::from_slice(header).map_err(|e| format(e.to_string()))?;
-    unique(header).map_err(|e| format(e.to_string()))?;
-    let data = rest.len() - header.len();
-    if metadata.data_len() != data {
-        return Err(format(format!("{} bytes of tensors, and {data} are there", metadata.data_len())));
-    }
-    Ok((8 + header.len(), metadata))
+struct Counted<'a, R> {
+    input: &'a mut R,
+    count: u64,
 }
 
-fn manifest(line: &str) -> Result<Manifest, HandoffError> {
-    let format = |e: serde_json::Error| HandoffError::Format(format!("its manifest: {e}"));
-    let value: Value = serde_json::from_str(line).map_err(format)?;
-    unique(line.as_bytes()).map_err(format)?;
-    let found = value.get("version").and_then(Value::as_u64);
-    if value.get("format").and_then(Value::as_str) != Some(FORMAT) {
-        return Err(HandoffError::Format(format!("its manifest's `format` is not \"{FORMAT}\"")));
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, memory: &mut [u8]) -> io::Result<usize> {
+        let count = self.input.read(memory)?;
+        self.count += count as u64;
+        Ok(count)
     }
-    match found {
-        Some(VERSION) => {}
-        Some(found) => return Err(HandoffError::Version { wanted: VERSION, found }),
-        None => return Err(HandoffError::Format("its manifest has no `version`".into())),
-    }
-    let manifest: Manifest = serde_json::from_value(value).map_err(format)?;
-    manifest.contract.valid()?;
-    Ok(manifest)
 }
 
-/// The names of element types there. No carried tensor is of integers; they are read for the check to refuse them.
-fn to_safetensors(dtype: DType) -> Option<Dtype> {
-    Some(match dtype {
-        DType::Bool => Dtype::BOOL,
-        DType::U8 => Dtype::U8,
-        DType::U16 => Dtype::U16,
-        DType::U32 => Dtype::U32,
-        DType::U64 => Dtype::U64,
-        DType::I8 => Dtype::I8,
-        DType::I16 => Dtype::I16,
-        DType::I32 => Dtype::I32,
-        DType::I64 => Dtype::I64,
-        DType::F8E4M3 => Dtype::F8_E4M3,
-        DType::F8E5M2 => Dtype::F8_E5M2,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::BF16,
-        DType::F32 => Dtype::F32,
-        DType::F64 => Dtype::F64,
-        _ => return None,
+/// Writes a hand-off file tensor by tensor, so that no more than one of them is in memory at a time, and seals it with
+/// what has passed. `rows` gives the valid rows of each carried tensor, in the order of the contract. Returns the seal.
+///
+/// What is at the path and no regular file, as a pipe, cannot be gone back in: for it all tensors are held.
+///
+/// # Errors
+/// What `rows` says; rows that do not fit the contract, or hold NaN; [`HandoffError::Io`]. No file is left then.
+pub fn write_file<E: From<Refusal>>(
+    path: &Path,
+    contract: &Contract,
+    progress: Progress,
+    mut rows: impl FnMut(usize, &Carried) -> Result<Vec<u8>, E>,
+) -> Result<String, E> {
+    let position = progress.position;
+    if in_place(path) {
+        let one = |(i, c): (usize, &Carried)| -> Result<HandoffTensor, E> {
+            Ok(HandoffTensor::new(&c.name, c.dtype, c.valid_shape(position), rows(i, c)?))
+        };
+        let tensors = contract.carried.iter().enumerate().map(one).collect::<Result<_, E>>()?;
+        let handoff = contract.take(progress, tensors)?;
+        handoff.write(path).map_err(Refusal::from)?;
+        return Ok(handoff.seal().unwrap_or_default().to_owned());
+    }
+    let line = Manifest::new(contract.clone(), progress).to_line();
+    let listed = contract.carried.iter().map(|c| {
+        let bytes = c.bytes(c.valid_rows(position)).unwrap_or(u64::MAX);
+        (c.name.as_str(), c.dtype, c.valid_shape(position), bytes)
+    });
+    let metadata = json!({ "tranship": line, "seal": UNKNOWN });
+    let prelude = frame::prelude(metadata, listed).map_err(Refusal::from)?;
+    let io = |e: io::Error| E::from(Refusal::from(io_of(path, &e)));
+    placed(path, io, |file| {
+        file.write_all(&prelude).map_err(io)?;
+        let mut content = Content::default();
+        for (i, carried) in contract.carried.iter().enumerate() {
+            let (bytes, shape) = (rows(i, carried)?, carried.valid_shape(position));
+            fits(contract, carried, position, bytes.len())?;
+            let examined = pass::write(file, carried.dtype, &bytes).map_err(io)?;
+            if let Some(error) = check::nan(&carried.name, &shape, examined.nan) {
+                return Err(Refusal::from(error).into());
+            }
+            content.add(&carried.name, carried.dtype, &shape, examined.digest);
+        }
+        let seal = content.digest(&line);
+        let place = seal_at(&prelude).ok_or_else(|| io(io::Error::other("the header has no seal")))?;
+        file.seek(SeekFrom::Start(place)).and_then(|_| file.write_all(seal.as_bytes())).map_err(io)?;
+        Ok(seal)
     })
 }
 
-fn from_safetensors(dtype: Dtype) -> Option<DType> {
-    DType::ALL.into_iter().find(|&d| to_safetensors(d) == Some(dtype))
+/// Holds the bytes of a tensor's valid rows to the contract, and the position to its room.
+pub(crate) fn fits(
+    contract: &Contract,
+    carried: &Carried,
+    position: u64,
+    bytes: usize,
+) -> Result<(), Refusal> {
+    if position >= contract.ctx {
+        return Err(HandoffError::Position { position, ctx: contract.ctx }.into());
+    }
+    let wanted = carried.bytes(carried.valid_rows(position));
+    if wanted == Some(bytes as u64) {
+        return Ok(());
+    }
+    let wanted = wanted.map_or("more than can be counted".into(), |b| b.to_string());
+    Err(HandoffError::Size { name: carried.name.clone(), wanted, found: bytes as u64 }.into())
+}
+
+/// Where in a header the seal stands. Quotes within the manifest are escaped there, so that its own text is not met.
+fn seal_at(prelude: &[u8]) -> Option<u64> {
+    let key = b"\"seal\":\"";
+    let wanted = [key.as_slice(), UNKNOWN.as_bytes()].concat();
+    let at = prelude.windows(wanted.len()).position(|w| w == wanted)?;
+    Some((at + key.len()) as u64)
+}
+
+fn io_of(path: &Path, error: &io::Error) -> HandoffError {
+    HandoffError::Io { path: path.display().to_string(), what: error.to_string() }
+}
+
+/// Whether something is at a path that is no regular file: moving one there would put it in the place of a pipe or a
+/// device.
+fn in_place(path: &Path) -> bool {
+    path.metadata().is_ok_and(|m| !m.is_file())
+}
+
+/// Writes a file beside its place and moves it there when it is whole; what is there and no regular file is written to
+/// where it is.
+fn placed<T, E>(
+    path: &Path,
+    io: impl Fn(io::Error) -> E,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<T, E>,
+) -> Result<T, E> {
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let beside = path.with_file_name(format!(".{name}.{}.part", std::process::id()));
+    let in_place = in_place(path);
+    let place = if in_place { path } else { &beside };
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(place).map_err(&io)?);
+    let written = write(&mut file).and_then(|value| {
+        file.into_inner().map_err(|e| io(e.into_error()))?;
+        if !in_place {
+            std::fs::rename(&beside, path).map_err(&io)?;
+        }
+        Ok(value)
+    });
+    if written.is_err() && !in_place {
+        // What is left of a failed write is of no use; that it could not be removed changes nothing.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
+}
+
+/// The metadata of a stream's frame.
+pub(crate) fn metadata(frame: &str, more: &[(&str, &str)]) -> Value {
+    let mut metadata = json!({ FRAME: frame });
+    for (key, value) in more {
+        metadata[*key] = json!(value);
+    }
+    metadata
 }

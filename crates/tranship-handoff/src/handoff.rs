@@ -1,11 +1,13 @@
 //! A hand-off: the valid rows of every carried tensor at a position, with the contract they were made under.
 
-use crate::digest::add;
+use crate::pass::{Examined, examine};
+use crate::unique::unique;
 use crate::{Contract, HandoffError, Progress, VERSION};
-use blake3::Hasher;
+use blake3::{Hash, Hasher};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tranship_dtype::DType;
 
 /// A sequence's state on its way from one session to another.
@@ -54,13 +56,31 @@ pub struct HandoffTensor {
     pub shape: Vec<u64>,
     data: Arc<Vec<u8>>,
     range: Range<usize>,
+    examined: OnceLock<Examined>,
 }
 
 impl HandoffTensor {
     /// A tensor from its rows' bytes.
     pub fn new(name: impl Into<String>, dtype: DType, shape: Vec<u64>, bytes: Vec<u8>) -> HandoffTensor {
         let range = 0..bytes.len();
-        HandoffTensor { name: name.into(), dtype, shape, data: Arc::new(bytes), range }
+        HandoffTensor {
+            name: name.into(),
+            dtype,
+            shape,
+            data: Arc::new(bytes),
+            range,
+            examined: OnceLock::new(),
+        }
+    }
+
+    /// A tensor whose bytes were examined on their way in.
+    pub(crate) fn examined_as(self, examined: Examined) -> HandoffTensor {
+        HandoffTensor { examined: OnceLock::from(examined), ..self }
+    }
+
+    /// What its bytes are found to be, when that is first asked for.
+    pub(crate) fn examined(&self) -> &Examined {
+        self.examined.get_or_init(|| examine(self.dtype, self.bytes()))
     }
 
     /// A tensor that is part of a larger buffer; `range` lies within it.
@@ -71,24 +91,12 @@ impl HandoffTensor {
         data: Arc<Vec<u8>>,
         range: Range<usize>,
     ) -> HandoffTensor {
-        HandoffTensor { name, dtype, shape, data, range }
+        HandoffTensor { name, dtype, shape, data, range, examined: OnceLock::new() }
     }
 
     /// The bytes of the rows.
     pub fn bytes(&self) -> &[u8] {
         &self.data[self.range.clone()]
-    }
-
-    /// Where in its buffer it starts.
-    pub(crate) fn start(&self) -> usize {
-        self.range.start
-    }
-
-    /// Bytes that its shape takes; `None` if they overflow, or a row is no whole number of blocks.
-    pub(crate) fn shape_bytes(&self) -> Option<u64> {
-        let (rows, axes) = self.shape.split_first().map_or((1, &[][..]), |(rows, axes)| (*rows, axes));
-        let cols = axes.iter().try_fold(1u64, |n, &size| n.checked_mul(size))?;
-        (self.dtype.row_bytes(usize::try_from(cols).ok()?)? as u64).checked_mul(rows)
     }
 
     /// Rows: the size of the first axis.
@@ -100,14 +108,7 @@ impl HandoffTensor {
 impl Handoff {
     /// A sealed hand-off of tensors. [`Contract::take`] makes one and holds it to the contract.
     pub(crate) fn new(contract: Contract, progress: Progress, state: Vec<HandoffTensor>) -> Handoff {
-        let manifest = Manifest {
-            format: FORMAT.into(),
-            version: VERSION,
-            position: progress.position,
-            tokens: progress.digest.to_hex().to_string(),
-            next_token: progress.next_token,
-            contract,
-        };
+        let manifest = Manifest::new(contract, progress);
         let line = manifest.to_line();
         let seal = Seal::Whole(content_digest(&line, &state));
         Handoff { manifest, line, state, seal }
@@ -118,10 +119,7 @@ impl Handoff {
     /// # Errors
     /// [`HandoffError::Format`] when the digest of the tokens is none.
     pub fn progress(&self) -> Result<Progress, HandoffError> {
-        let digest = blake3::Hash::from_hex(&self.manifest.tokens).map_err(|_| {
-            HandoffError::Format(format!("`{}` is no digest of tokens", self.manifest.tokens))
-        })?;
-        Ok(Progress { position: self.position(), digest, next_token: self.next_token() })
+        self.manifest.progress()
     }
 
     /// Tokens that the state covers: the next step writes row `position`, counting from 0.
@@ -169,28 +167,81 @@ impl Handoff {
 }
 
 impl Manifest {
+    /// The manifest of a state after `progress`.
+    pub fn new(contract: Contract, progress: Progress) -> Manifest {
+        Manifest {
+            format: FORMAT.into(),
+            version: VERSION,
+            position: progress.position,
+            tokens: progress.digest.to_hex().to_string(),
+            next_token: progress.next_token,
+            contract,
+        }
+    }
+
+    /// Reads a manifest's line.
+    pub fn from_line(line: &str) -> Result<Manifest, HandoffError> {
+        let format = |e: serde_json::Error| HandoffError::Format(format!("its manifest: {e}"));
+        let value: Value = serde_json::from_str(line).map_err(format)?;
+        unique(line.as_bytes()).map_err(format)?;
+        let found = value.get("version").and_then(Value::as_u64);
+        if value.get("format").and_then(Value::as_str) != Some(FORMAT) {
+            return Err(HandoffError::Format(format!("its manifest's `format` is not \"{FORMAT}\"")));
+        }
+        match found {
+            Some(VERSION) => {}
+            Some(found) => return Err(HandoffError::Version { wanted: VERSION, found }),
+            None => return Err(HandoffError::Format("its manifest has no `version`".into())),
+        }
+        let manifest: Manifest = serde_json::from_value(value).map_err(format)?;
+        manifest.contract.valid()?;
+        Ok(manifest)
+    }
+
+    /// How far the sequence has come.
+    pub fn progress(&self) -> Result<Progress, HandoffError> {
+        let digest = Hash::from_hex(&self.tokens)
+            .map_err(|_| HandoffError::Format(format!("`{}` is no digest of tokens", self.tokens)))?;
+        Ok(Progress { position: self.position, digest, next_token: self.next_token })
+    }
+
     /// The manifest in one line of JSON, as hand-offs that are made here have it.
-    fn to_line(&self) -> String {
+    pub fn to_line(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// The digest that seals a hand-off: BLAKE3 over `tranship handoff 1`, a line feed, the manifest's line, a line
-/// feed, and for each tensor, in the order of the names' bytes, a line `name dtype [sizes] digest`, the last being
-/// that of the tensor's bytes. So the seal does not depend on where in a file a tensor is, and can be had while
-/// tensors come one by one.
+/// The digest that seals a hand-off.
 pub(crate) fn content_digest(manifest: &str, state: &[HandoffTensor]) -> String {
-    let mut hasher = Hasher::new();
-    hasher.update(b"tranship handoff 1\n");
-    hasher.update(manifest.as_bytes());
-    hasher.update(b"\n");
-    let mut tensors: Vec<&HandoffTensor> = state.iter().collect();
-    tensors.sort_by(|a, b| a.name.cmp(&b.name));
-    for tensor in tensors {
-        let mut own = Hasher::new();
-        add(&mut own, tensor.bytes());
-        let HandoffTensor { name, dtype, shape, .. } = tensor;
-        hasher.update(format!("{name} {dtype} {shape:?} {}\n", own.finalize().to_hex()).as_bytes());
+    let mut content = Content::default();
+    for tensor in state {
+        content.add(&tensor.name, tensor.dtype, &tensor.shape, tensor.examined().digest);
     }
-    hasher.finalize().to_hex().to_string()
+    content.digest(manifest)
+}
+
+/// What a seal is made over: BLAKE3 of `tranship handoff 1`, a line feed, the manifest's line, a line feed, and for each
+/// tensor, in the order of the names' bytes, a line `name dtype [sizes] digest`, the last being that of the tensor's
+/// bytes. So the seal does not depend on where in a file a tensor is, and can be had while tensors come one by one.
+#[derive(Default)]
+pub(crate) struct Content(Vec<(String, String)>);
+
+impl Content {
+    /// Adds a tensor.
+    pub fn add(&mut self, name: &str, dtype: DType, shape: &[u64], digest: Hash) {
+        let line = format!("{name} {dtype} {shape:?} {}\n", digest.to_hex());
+        self.0.push((name.to_owned(), line));
+    }
+
+    /// The digest under a manifest.
+    pub fn digest(mut self, manifest: &str) -> String {
+        self.0.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let mut hasher = Hasher::new();
+        for part in
+            ["tranship handoff 1\n", manifest, "\n"].into_iter().chain(self.0.iter().map(|(_, l)| l.as_str()))
+        {
+            hasher.update(part.as_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
+    }
 }

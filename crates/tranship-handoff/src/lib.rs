@@ -28,18 +28,24 @@
 
 mod check;
 mod contract;
+mod course;
 mod digest;
 mod error;
 mod file;
+mod frame;
 mod handoff;
 mod layers;
 mod listed;
+mod pass;
 mod shown;
+mod stream;
 mod unique;
 
 pub use contract::{Axis, Carried, Contract, Conversion, Expect, Identity, VERSION, contract};
 pub use digest::{Progress, weights_digest};
 pub use error::{HandoffError, Refusal};
+pub use file::write_file;
 pub use handoff::{Handoff, HandoffTensor};
 pub use layers::program_digest;
 pub use shown::Shown;
+pub use stream::{Incoming, StreamWriter};

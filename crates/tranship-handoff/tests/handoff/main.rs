@@ -7,3 +7,4 @@ mod families;
 mod files;
 mod hostile;
 mod refusals;
+mod streams;

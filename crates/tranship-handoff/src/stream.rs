@@ -1,0 +1,223 @@
+//! The hand-off as a stream: framed layer by layer, as prefill finishes them.
+//!
+//! A stream is one safetensors file after the other: an opening with the manifest, a frame for each layer that carries
+//! something, and a close with the manifest once more, in which the next token is named, and the seal. It is the seal
+//! that the file form has. So a layer leaves as soon as it is done and is installed while the next one is computed, a
+//! pipe or a socket carries it, and neither end holds more than a layer beside its own state.
+
+use crate::course::Course;
+use crate::file::{cut_short, ends, fits, metadata};
+use crate::frame::Entry;
+use crate::handoff::{Content, Manifest};
+use crate::{Carried, Contract, Expect, HandoffError, HandoffTensor, Progress, Refusal, check, frame, pass};
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+
+/// Writes a hand-off as a stream.
+pub struct StreamWriter<W: Write> {
+    out: W,
+    contract: Contract,
+    progress: Progress,
+    content: Content,
+    /// The carried tensor that is next.
+    next: usize,
+}
+
+impl<W: Write> StreamWriter<W> {
+    /// Opens a stream of the state after `progress`, whose next token is named at the close alone.
+    ///
+    /// # Errors
+    /// [`HandoffError::Position`] where no step can follow, or what the output says.
+    pub fn open(mut out: W, contract: Contract, progress: Progress) -> Result<StreamWriter<W>, Refusal> {
+        if progress.position >= contract.ctx {
+            return Err(HandoffError::Position { position: progress.position, ctx: contract.ctx }.into());
+        }
+        let progress = Progress { next_token: None, ..progress };
+        let line = Manifest::new(contract.clone(), progress).to_line();
+        send(&mut out, &frame::prelude(metadata("open", &[("tranship", &line)]), std::iter::empty())?)?;
+        Ok(StreamWriter { out, contract, progress, content: Content::default(), next: 0 })
+    }
+
+    /// Sends the carried tensors of the next layer that has some: the bytes of their valid rows, in the order of the
+    /// contract.
+    ///
+    /// # Errors
+    /// Another layer than the next one, or rows that do not fit the contract or hold NaN: the stream is of no use then.
+    pub fn layer(&mut self, layer: u64, rows: &[Vec<u8>]) -> Result<(), Refusal> {
+        let position = self.progress.position;
+        let tensors: Vec<&Carried> =
+            self.contract.carried.iter().skip(self.next).take_while(|c| c.layer == layer).collect();
+        if tensors.len() != rows.len() {
+            let due = self.contract.carried.get(self.next).map_or("none".into(), |c| c.layer.to_string());
+            let what = format!("{} tensors of layer {layer} are given; layer {due} is next", rows.len());
+            return Err(HandoffError::Format(what).into());
+        }
+        for (carried, bytes) in tensors.iter().zip(rows) {
+            fits(&self.contract, carried, position, bytes.len())?;
+        }
+        if tensors.is_empty() {
+            return Ok(());
+        }
+        let listed = tensors.iter().zip(rows);
+        let listed = listed.map(|(c, r)| (c.name.as_str(), c.dtype, c.valid_shape(position), r.len() as u64));
+        let text = layer.to_string();
+        send(&mut self.out, &frame::prelude(metadata("layer", &[("layer", &text)]), listed)?)?;
+        for (carried, bytes) in tensors.iter().zip(rows) {
+            let shape = carried.valid_shape(position);
+            let examined = pass::write(&mut self.out, carried.dtype, bytes).map_err(HandoffError::input)?;
+            if let Some(error) = check::nan(&carried.name, &shape, examined.nan) {
+                return Err(error.into());
+            }
+            self.content.add(&carried.name, carried.dtype, &shape, examined.digest);
+        }
+        self.next += tensors.len();
+        Ok(self.out.flush().map_err(HandoffError::input)?)
+    }
+
+    /// Closes the stream: names the token that follows, where it is known, and seals it. Returns the output and the
+    /// seal.
+    ///
+    /// # Errors
+    /// [`HandoffError::Missing`] for every tensor that was not sent, or what the output says.
+    pub fn close(mut self, next_token: Option<u32>) -> Result<(W, String), Refusal> {
+        let left = &self.contract.carried[self.next.min(self.contract.carried.len())..];
+        let missing = |c: &Carried| HandoffError::Missing { name: c.name.clone(), layer: c.layer };
+        if !left.is_empty() {
+            return Err(Refusal { errors: left.iter().map(missing).collect() });
+        }
+        let line = Manifest::new(self.contract, Progress { next_token, ..self.progress }).to_line();
+        let seal = self.content.digest(&line);
+        let metadata = metadata("close", &[("tranship", &line), ("seal", &seal)]);
+        send(&mut self.out, &frame::prelude(metadata, std::iter::empty())?)?;
+        self.out.flush().map_err(HandoffError::input)?;
+        Ok((self.out, seal))
+    }
+}
+
+fn send(out: &mut impl Write, bytes: &[u8]) -> Result<(), HandoffError> {
+    out.write_all(bytes).map_err(HandoffError::input)
+}
+
+/// Reads a hand-off of either form under a contract, tensor by tensor: each can be installed as it comes, and is worth
+/// something only after [`Incoming::finish`].
+///
+/// What a manifest or a header shows is refused before a byte of a tensor is read, every reason at once. So a sender can
+/// make a receiver take no more memory than the contract's own rows do.
+pub struct Incoming<'c, R: Read> {
+    input: R,
+    ours: &'c Contract,
+    expect: Expect<'c>,
+    course: Course,
+    /// Tensors of the frame that is being read, with their places in the contract.
+    entries: VecDeque<(usize, Entry)>,
+    seen: Vec<bool>,
+}
+
+impl<'c, R: Read> Incoming<'c, R> {
+    /// Reads the manifest, and holds it to the contract and to what the receiver expects.
+    ///
+    /// # Errors
+    /// What is no hand-off, or every reason for which this one does not fit as far as it has come.
+    pub fn open(mut input: R, ours: &'c Contract, expect: Expect<'c>) -> Result<Incoming<'c, R>, Refusal> {
+        let none = || HandoffError::Ends("before its first byte".into());
+        let mut header = frame::next(&mut input)?.ok_or_else(none)?;
+        let course = Course::open(&mut header)?;
+        let seen = vec![false; ours.carried.len()];
+        let mut incoming = Incoming { input, ours, expect, course, entries: VecDeque::new(), seen };
+        let mut errors = Vec::new();
+        let manifest = &incoming.course.manifest;
+        check::manifest(ours, manifest, &incoming.expect, &mut errors);
+        check::listing(ours, manifest, &incoming.expect, &mut errors);
+        if errors.is_empty() && incoming.course.is_file() {
+            incoming.frame(header.entries)?;
+        }
+        if errors.is_empty() { Ok(incoming) } else { Err(Refusal { errors }) }
+    }
+
+    /// The contract that the state was made under.
+    pub fn contract(&self) -> &Contract {
+        &self.course.manifest.contract
+    }
+
+    /// Tokens that the state covers.
+    pub fn position(&self) -> u64 {
+        self.course.manifest.position
+    }
+
+    /// The next tensor, and its place among the contract's carried ones; `None` when all have come.
+    ///
+    /// # Errors
+    /// Every reason for which a frame does not fit, NaN, and an input that ends early.
+    pub fn next_tensor(&mut self) -> Result<Option<(usize, HandoffTensor)>, Refusal> {
+        while self.entries.is_empty() {
+            if self.course.ended() {
+                return Ok(None);
+            }
+            let mut header = frame::next(&mut self.input)?.ok_or_else(|| self.course.early())?;
+            self.course.follow(&mut header)?;
+            self.frame(header.entries)?;
+        }
+        let Some((at, Entry { name, dtype, shape, range })) = self.entries.pop_front() else {
+            return Ok(None);
+        };
+        let len = range.len();
+        let (bytes, examined) =
+            pass::read(&mut self.input, dtype, (len, len)).map_err(|e| cut_short(e, &name, len))?;
+        if let Some(error) = check::nan(&name, &shape, examined.nan) {
+            return Err(error.into());
+        }
+        let tensor = HandoffTensor::new(name, dtype, shape, bytes).examined_as(examined);
+        self.course.add(&tensor);
+        Ok(Some((at, tensor)))
+    }
+
+    /// Holds that every carried tensor has come and the seal is whole. Of a file nothing may follow; what follows the
+    /// close of a stream is left in the input. Returns it, and how far the sequence has come.
+    ///
+    /// # Errors
+    /// [`HandoffError::Missing`], [`HandoffError::Unsealed`], [`HandoffError::Seal`], or a next token that does not fit:
+    /// what was read is of no use then.
+    pub fn finish(mut self) -> Result<(R, Progress), Refusal> {
+        while self.next_tensor()?.is_some() {}
+        let mut errors = Vec::new();
+        for (carried, _) in self.ours.carried.iter().zip(&self.seen).filter(|(_, seen)| !**seen) {
+            errors.push(HandoffError::Missing { name: carried.name.clone(), layer: carried.layer });
+        }
+        check::next_token(&self.course.manifest, &self.expect, &mut errors);
+        check::seal(&self.course.seal(), &mut errors);
+        if !errors.is_empty() {
+            return Err(Refusal { errors });
+        }
+        let progress = self.course.manifest.progress()?;
+        if self.course.is_file() {
+            ends(&mut self.input, ())?;
+        }
+        Ok((self.input, progress))
+    }
+
+    /// Holds a frame's header to the contract before its tensors are read.
+    fn frame(&mut self, entries: Vec<Entry>) -> Result<(), Refusal> {
+        let mut errors = Vec::new();
+        for entry in entries {
+            let Some(at) = self.ours.carried.iter().position(|c| c.name == entry.name) else {
+                errors.push(HandoffError::Unknown { name: entry.name });
+                continue;
+            };
+            if std::mem::replace(&mut self.seen[at], true) {
+                errors.push(HandoffError::Twice { name: entry.name });
+                continue;
+            }
+            let found =
+                check::Found { dtype: entry.dtype, shape: &entry.shape, bytes: entry.range.len() as u64 };
+            let carried = (&self.ours.carried[at], self.ours.ctx);
+            check::one(carried, found, &self.course.manifest, &self.expect, &mut errors);
+            self.entries.push_back((at, entry));
+        }
+        if self.course.is_file() {
+            for (carried, _) in self.ours.carried.iter().zip(&self.seen).filter(|(_, seen)| !**seen) {
+                errors.push(HandoffError::Missing { name: carried.name.clone(), layer: carried.layer });
+            }
+        }
+        if errors.is_empty() { Ok(()) } else { Err(Refusal { errors }) }
+    }
+}
