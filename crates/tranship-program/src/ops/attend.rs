@@ -10,7 +10,7 @@
 //! part in the softmax and have no value (gpt-oss, 2025).
 
 use super::{Call, Op};
-use crate::{Attr, Dim, Kind, ProgramError, Shape};
+use crate::{Attr, Columns, Dim, Kind, ProgramError, Shape};
 
 /// The attributes of attention.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,15 @@ pub struct Attend {
 }
 
 impl Attend {
+    /// Query heads, and key and value heads: those that one of these reads lie together.
+    pub(super) fn columns(&self, place: usize) -> Columns {
+        match place {
+            0 => Columns::Heads(self.heads),
+            1 | 2 => Columns::Heads(self.kv_heads),
+            _ => Columns::All,
+        }
+    }
+
     pub(super) fn attrs(&self) -> Vec<(&'static str, Attr)> {
         let mut attrs = vec![
             ("heads", Attr::Number(self.heads as f64)),

@@ -1,7 +1,7 @@
 //! Moving values: `slice(x, heads, from, to)`, `tile(x, times)` and `join(rows, new)`.
 
 use super::{Call, Op};
-use crate::{Attr, Dim, Kind, ProgramError, Shape};
+use crate::{Attr, Columns, Dim, Kind, ProgramError, Shape};
 
 /// Columns of a row's equal parts.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +15,12 @@ pub struct Slice {
 }
 
 impl Slice {
+    /// The columns that are taken.
+    pub(super) fn columns(&self) -> Columns {
+        let &Slice { heads, from, to } = self;
+        Columns::Slice { heads, from, to }
+    }
+
     pub(super) fn attrs(&self) -> Vec<(&'static str, Attr)> {
         [("heads", self.heads), ("from", self.from), ("to", self.to)]
             .map(|(key, value)| (key, Attr::Number(value as f64)))

@@ -3,7 +3,7 @@
 
 use super::attend::reaches;
 use super::{Call, Op};
-use crate::{Attr, Dim, Kind, ProgramError, Shape};
+use crate::{Attr, Columns, Dim, Kind, ProgramError, Shape};
 
 /// The attributes of `compress`.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +45,15 @@ fn count(key: &'static str, value: u64) -> (&'static str, Attr) {
 }
 
 impl Compress {
+    /// Each column has its own softmax; with `overlap`, two have one.
+    pub(super) fn columns(&self, place: usize) -> Columns {
+        match place {
+            0 | 1 if self.overlap => Columns::Halves,
+            0 | 1 => Columns::Each,
+            _ => Columns::All,
+        }
+    }
+
     pub(super) fn attrs(&self) -> Vec<(&'static str, Attr)> {
         let overlap = if self.overlap { "yes" } else { "no" };
         vec![count("rate", self.rate), ("overlap", Attr::Word(overlap.into()))]
@@ -93,6 +102,11 @@ impl Choose {
 }
 
 impl CompressedAttend {
+    /// Query heads; all of them read the whole of a row.
+    pub(super) fn columns(&self, place: usize) -> Columns {
+        if place == 0 { Columns::Heads(self.heads) } else { Columns::All }
+    }
+
     pub(super) fn attrs(&self) -> Vec<(&'static str, Attr)> {
         let scale = ("scale", Attr::Number(self.scale));
         vec![count("heads", self.heads), scale, count("window", self.window), count("rate", self.rate)]

@@ -6,7 +6,12 @@
 //! `[n, channels]`.
 
 use super::{Call, Op};
-use crate::{Dim, Kind, ProgramError, Shape};
+use crate::{Columns, Dim, Kind, ProgramError, Shape};
+
+/// Each channel on its own.
+pub(super) fn columns(place: usize) -> Columns {
+    if place == 0 { Columns::Each } else { Columns::All }
+}
 
 pub(super) fn lift(call: &mut Call<'_>) -> Result<(Op, Shape), ProgramError> {
     call.operands(&[("x", Kind::Float), ("w", Kind::Float), ("b", Kind::Float)], 1)?;

@@ -14,7 +14,7 @@
 //! is the same, the rounding is not, so under a policy that is split-invariant it chooses one for all steps.
 
 use super::{Call, Op};
-use crate::{Attr, Dim, Kind, ProgramError, Shape};
+use crate::{Attr, Columns, Dim, Kind, ProgramError, Shape};
 
 /// The attributes of latent attention.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,11 @@ pub struct LatentAttend {
 }
 
 impl LatentAttend {
+    /// Query heads; all of them read the whole of a cached row.
+    pub(super) fn columns(&self, place: usize) -> Columns {
+        if place == 0 { Columns::Heads(self.heads) } else { Columns::All }
+    }
+
     pub(super) fn attrs(&self) -> Vec<(&'static str, Attr)> {
         vec![
             ("heads", Attr::Number(self.heads as f64)),

@@ -5,7 +5,7 @@
 //! and output `o` of group `⌊o / (out / groups)⌋` is over the inputs of that group.
 
 use super::{Call, Op};
-use crate::{Attr, Kind, ProgramError, Shape};
+use crate::{Attr, Columns, Kind, ProgramError, Shape};
 
 /// The attributes of a product with a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +18,11 @@ impl Linear {
     pub(super) fn attrs(self) -> Vec<(&'static str, Attr)> {
         if self.groups > 1 { vec![("groups", Attr::Number(self.groups as f64))] } else { Vec::new() }
     }
+}
+
+/// A row's columns are the terms of the sums.
+pub(super) fn columns(place: usize) -> Columns {
+    if place == 0 { Columns::Sum } else { Columns::All }
 }
 
 pub(super) fn lift(call: &mut Call<'_>) -> Result<(Op, Shape), ProgramError> {

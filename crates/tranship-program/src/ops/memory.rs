@@ -3,7 +3,7 @@
 //! written as `y, s[..] = op(s[..], …)`. Row `i`'s result is read after row `i` has been taken in.
 
 use super::{Call, Op};
-use crate::{Attr, Dim, Kind, ProgramError, Shape};
+use crate::{Attr, Columns, Dim, Kind, ProgramError, Shape};
 
 /// The attributes of `gated_delta`.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +94,11 @@ fn floats(call: &Call<'_>, names: &[&'static str]) -> Result<(), ProgramError> {
 }
 
 impl GatedDelta {
+    /// Heads of the memory, its values and its gates; and of queries and keys, where those of one lie together.
+    pub(super) fn columns(&self, place: usize) -> Columns {
+        Columns::Heads(if matches!(place, 1 | 2) { self.key_heads } else { self.heads })
+    }
+
     pub(super) fn attrs(&self) -> Vec<(&'static str, Attr)> {
         vec![
             count("heads", self.heads),
@@ -133,6 +138,11 @@ impl GatedDelta {
 }
 
 impl DecayedLinear {
+    /// Heads throughout. The decay of each is by its number among all.
+    pub(super) fn columns(&self) -> Columns {
+        Columns::Heads(self.heads)
+    }
+
     pub(super) fn attrs(&self) -> Vec<(&'static str, Attr)> {
         vec![count("heads", self.heads), ("rate", Attr::Number(self.rate))]
     }
@@ -161,6 +171,15 @@ impl DecayedLinear {
 }
 
 impl StateSpace {
+    /// Heads of the memory, its inputs and steps; and groups of `b` and `c`, whose heads lie together.
+    pub(super) fn columns(&self, place: usize) -> Columns {
+        match place {
+            0 | 1 | 4 => Columns::Heads(self.heads),
+            2 | 3 => Columns::Heads(self.groups),
+            _ => Columns::All,
+        }
+    }
+
     pub(super) fn attrs(&self) -> Vec<(&'static str, Attr)> {
         vec![count("heads", self.heads), count("groups", self.groups), self.form.attr()]
     }
@@ -208,4 +227,9 @@ pub(super) fn log_decay(call: &mut Call<'_>) -> Result<(Op, Shape), ProgramError
 /// The attributes of `log_decay`.
 pub(super) fn log_decay_attrs(form: DecayForm) -> Vec<(&'static str, Attr)> {
     vec![form.attr()]
+}
+
+/// What `log_decay` asks: each column has its own decay.
+pub(super) fn log_decay_columns(place: usize) -> Columns {
+    if place == 0 { Columns::Each } else { Columns::All }
 }

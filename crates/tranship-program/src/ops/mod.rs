@@ -34,7 +34,7 @@ pub use route::{Groups, Route, RouteBias, Score};
 pub use streams::StreamGates;
 
 use crate::error::{ProgramError, Rule, fault};
-use crate::{Attr, Kind, Shape};
+use crate::{Attr, Columns, Kind, Shape};
 use tranship_dtype::DType;
 
 /// An operation with its attributes.
@@ -279,6 +279,36 @@ impl Op {
     /// What the result holds.
     pub fn kind(&self) -> Kind {
         if matches!(self, Op::Choose(_)) { Kind::Index } else { Kind::Float }
+    }
+
+    /// What is asked of the columns of the operand in a place, for the result to be dealt out between holders.
+    pub fn columns(&self, place: usize) -> Columns {
+        match self {
+            Op::RmsNorm(op) => op.columns(place),
+            Op::L2Norm(op) => Columns::Parts(op.heads),
+            Op::Linear(_) => linear::columns(place),
+            Op::Rope(op) => op.columns(place),
+            Op::Attend(op) => op.columns(place),
+            Op::LatentAttend(op) => op.columns(place),
+            Op::Compress(op) => op.columns(place),
+            Op::CompressedAttend(op) => op.columns(place),
+            Op::Slice(op) => op.columns(),
+            Op::Silu | Op::Unary(_) | Op::Add | Op::Mul | Op::Join | Op::Cast(_) => Columns::Each,
+            Op::Conv => conv::columns(place),
+            Op::LogDecay(_) => memory::log_decay_columns(place),
+            Op::GatedDelta(op) => op.columns(place),
+            Op::DecayedLinear(op) => op.columns(),
+            Op::StateSpace(op) => op.columns(place),
+            Op::Gather
+            | Op::Choose(_)
+            | Op::Tile(_)
+            | Op::Route(_)
+            | Op::RouteByTable(_)
+            | Op::Experts(_)
+            | Op::StreamGates(_)
+            | Op::StreamCollapse(_)
+            | Op::StreamExpand(_) => Columns::All,
+        }
     }
 
     /// Whether the operation advances a state, which is its first operand.

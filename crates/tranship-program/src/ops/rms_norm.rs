@@ -4,7 +4,7 @@
 //! `x` is `[n, width]`. The gain `g` is `[width]`, or `[width / heads]` that meets every part; there may be none.
 
 use super::{Call, Op};
-use crate::{Attr, Kind, ProgramError, Shape};
+use crate::{Attr, Columns, Kind, ProgramError, Shape};
 
 /// The attributes of root-mean-square normalization.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +36,11 @@ impl RmsNorm {
             attrs.push(("offset", Attr::Number(self.offset)));
         }
         attrs
+    }
+
+    /// A part is normalized by all its columns.
+    pub(super) fn columns(&self, place: usize) -> Columns {
+        if place == 0 { Columns::Parts(self.heads) } else { Columns::All }
     }
 
     pub(super) fn lift(call: &mut Call<'_>) -> Result<(Op, Shape), ProgramError> {

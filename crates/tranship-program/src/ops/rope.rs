@@ -10,7 +10,7 @@
 //! before its own. With `turn: back`, angles are negative: what was turned at a position is turned back there.
 
 use super::{Call, Op};
-use crate::{Attr, Dim, Kind, ProgramError, Shape};
+use crate::{Attr, Columns, Dim, Kind, ProgramError, Shape};
 use std::f64::consts::TAU;
 
 /// The attributes of a rotary position embedding.
@@ -122,6 +122,11 @@ impl Rope {
             Scaling::Yarn { magnitude, .. } | Scaling::Listed { magnitude, .. } => magnitude,
             _ => 1.0,
         }
+    }
+
+    /// Elements of a head are turned in pairs.
+    pub(super) fn columns(&self, place: usize) -> Columns {
+        if place == 0 { Columns::Parts(self.heads) } else { Columns::All }
     }
 
     pub(super) fn attrs(&self) -> Vec<(&'static str, Attr)> {
