@@ -255,7 +255,7 @@ fn shared_rows(
 }
 
 /// DeepSeek-V4 stretches frequencies as YaRN does, and multiplies cosine and sine by nothing.
-fn plain_yarn(scaling: Scaling) -> Scaling {
+pub(super) fn plain_yarn(scaling: Scaling) -> Scaling {
     match scaling {
         Scaling::Yarn { factor, original, beta_fast, beta_slow, whole, .. } => {
             Scaling::Yarn { factor, original, beta_fast, beta_slow, magnitude: 1.0, whole }

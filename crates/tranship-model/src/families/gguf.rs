@@ -61,7 +61,7 @@ impl<'a> Gguf<'a> {
         let path = self.path(key);
         let Some(exact) = self.checkpoint.metadata().optional::<f64>(&path)? else { return Ok(None) };
         let meant = match self.get(key) {
-            Some(Value::F32(v)) => v.to_string().parse().unwrap_or(exact),
+            Some(Value::F32(v)) => meant(*v),
             _ => exact,
         };
         real(&path, meant, range).map(Some)
@@ -74,8 +74,30 @@ impl<'a> Gguf<'a> {
         }
     }
 
+    /// One real number for all layers, or an array of F32 with one for each; read as [`Gguf::real_or`] does.
+    pub fn reals_per_layer(
+        &self,
+        key: &str,
+        layers: usize,
+        range: &RangeInclusive<f64>,
+    ) -> Result<Option<Vec<f64>>, ModelError> {
+        let path = self.path(key);
+        let Some(Value::Array(_)) = self.get(key) else {
+            return Ok(self.real_or(key, range)?.map(|v| vec![v; layers]));
+        };
+        let found: &[f32] = self.checkpoint.metadata().require(&path)?;
+        if found.len() != layers {
+            return Err(value(path, format!("one number, or one for each of {layers} layers"), found.len()));
+        }
+        found.iter().map(|&v| real(&path, meant(v), range)).collect::<Result<_, _>>().map(Some)
+    }
+
     pub fn text_or(&self, key: &str) -> Result<Option<&'a str>, ModelError> {
         Ok(self.checkpoint.metadata().optional(&self.path(key))?)
+    }
+
+    pub fn flag(&self, key: &str) -> Result<bool, ModelError> {
+        Ok(self.checkpoint.metadata().require(&self.path(key))?)
     }
 
     pub fn flag_or(&self, key: &str, absent: bool) -> Result<bool, ModelError> {
@@ -158,11 +180,8 @@ impl<'a> Gguf<'a> {
             let found = format!("{} {:?}", view.dtype(), view.shape());
             return Err(value(tensor, "a tensor f32 [dims / 2]", found));
         }
-        let meant = |bytes: &[u8; 4]| {
-            let stored = f32::from_le_bytes(*bytes);
-            real(tensor, stored.to_string().parse().unwrap_or(f64::from(stored)), range)
-        };
-        view.bytes().as_chunks::<4>().0.iter().map(meant).collect::<Result<_, _>>().map(Some)
+        let in_range = |bytes: &[u8; 4]| real(tensor, meant(f32::from_le_bytes(*bytes)), range);
+        view.bytes().as_chunks::<4>().0.iter().map(in_range).collect::<Result<_, _>>().map(Some)
     }
 
     /// Whether the file has a part's weight.
@@ -180,4 +199,9 @@ impl<'a> Gguf<'a> {
         let file = self.checkpoint.path().to_owned();
         ModelError::Weights(WeightsError::MissingKey { file, key: self.path(key), wanted })
     }
+}
+
+/// The shortest decimal that an F32 is nearest to.
+fn meant(stored: f32) -> f64 {
+    stored.to_string().parse().unwrap_or(f64::from(stored))
 }

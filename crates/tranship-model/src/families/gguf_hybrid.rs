@@ -1,22 +1,26 @@
-//! GGUF files of state spaces and short convolutions: LFM2, Granite 4 and Nemotron-H.
+//! GGUF files of state spaces, short convolutions and memories that decay: LFM2, Granite 4, Nemotron-H and
+//! MiniMax-Text-01 (`minimax-01`).
 //!
 //! Defaults of absent keys beside those of all architectures, as the format's reader defines them: of `granitehybrid`,
 //! `attention.scale` is one over the root of a head's size, `embedding_scale`, `residual_scale` and `logit_scale` are
 //! 1, as is 0, `rope.scaling.finetuned`, which says whether there are positions, is true; of `nemotron_h`,
 //! `attention.layer_norm_rms_epsilon` is `attention.layer_norm_epsilon`, and `expert_weights_norm` false. Layers
 //! without key and value heads have a short convolution, or a state space; of Nemotron-H only those that
-//! `feed_forward_length` gives no width either.
+//! `feed_forward_length` gives no width either. Of `minimax-01`, without `attention.recurrent_layers`, all but the last
+//! of each `full_attention_interval` (8) have memories.
 //!
 //! Decays are stored as negative rates, gains of groups as `[groups, width / groups]`. LFM2's last gain is called
 //! after the embedding. Queries and keys of Granite are permuted to interleaved pairs, as Llama's are. Logits of
-//! Granite are divided by `logit_scale`. Time steps are not bounded.
+//! Granite are divided by `logit_scale`. Time steps are not bounded. MiniMax's `residual_scale` is of what stays in the
+//! stream, which goes on normalized; slopes are computed, and what is read from a memory is normalized with an epsilon
+//! of 1e-6, as in the family's own configurations, for which the format has no key.
 
 use super::attention::Sizes;
 use super::gguf::Gguf;
 use super::gguf_layers::{
     self, Count, biases, dense, eps, expert_width, names, rope, silu, spec, windowless,
 };
-use super::{EPS, POSITIVE, TAPS, WIDTH, unsupported, value};
+use super::{EPS, POSITIVE, TAPS, WIDTH, hybrid, unsupported, value};
 use crate::{
     Activation, Attention, Experts, Ffn, Gated, LayerSpec, Mixer, ModelError, ModelSpec, Names, Part, QkNorm,
     Residual, SharedExpert, ShortConv, StateSpace,
@@ -90,6 +94,33 @@ pub(super) fn granitehybrid(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
     })?;
     let (embed_scale, logit_scale) = (factor("embedding_scale")?, factor("logit_scale")?.recip());
     Ok(ModelSpec { embed_scale, logit_scale, ..spec })
+}
+
+/// `general.architecture: "minimax-01"`
+pub(super) fn minimax_01(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
+    windowless(gguf)?;
+    let (count, sizes) = (Count::of(gguf)?, Sizes::of_gguf(gguf)?);
+    let recurrent = count.recurrent(gguf, 8)?;
+    let rope = rope(gguf, sizes.head_dim, RopeStyle::Half)?;
+    let attention = Attention { biases: biases(gguf)?, ..sizes.attention(Some(rope)) };
+    let width = count.size(gguf, "feed_forward_length")?;
+    let experts = gguf_layers::experts(gguf, width, gguf_layers::softmax(gguf)?)?;
+    let keep = gguf.real("residual_scale", &POSITIVE)?;
+    let residual = Residual { keep, from_norm: true, ..Residual::default() };
+    let names = names().with(&[
+        (Part::LinearMix, "blk.{layer}.attn_qkv.{}"),
+        (Part::OutputGate, "blk.{layer}.attn_gate.{}"),
+        (Part::MemoryNorm, "blk.{layer}.attn_norm_2.{}"),
+        (Part::MemoryOutput, "blk.{layer}.attn_output.{}"),
+    ]);
+    spec(gguf, names, |layer| {
+        let mixer = match recurrent[layer] {
+            true => Mixer::DecayedLinear(hybrid::decayed(sizes.heads, sizes.head_dim, layer, count.layers)),
+            false => Mixer::Attention(attention.clone()),
+        };
+        let layer = LayerSpec::new(mixer, Ffn::Experts(experts.clone()));
+        Ok(LayerSpec { mixer_residual: residual, ffn_residual: residual, ..layer })
+    })
 }
 
 /// A factor, none of 0.

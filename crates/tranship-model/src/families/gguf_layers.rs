@@ -87,6 +87,27 @@ impl Count {
         Ok(gguf.flags_or(key, self.all)?.map(|flags| flags[..self.layers].to_vec()))
     }
 
+    /// Which layers have a memory in the place of attention: as an array says, or all but the last of each so many,
+    /// `interval` where no number is written.
+    pub fn recurrent(self, gguf: &Gguf<'_>, interval: u64) -> Result<Vec<bool>, ModelError> {
+        if let Some(flags) = self.flags(gguf, "attention.recurrent_layers")? {
+            return Ok(flags);
+        }
+        let interval = gguf.whole_or("full_attention_interval", &LAYERS)?.unwrap_or(interval);
+        Ok((1..=self.layers as u64).map(|layer| !layer.is_multiple_of(interval)).collect())
+    }
+
+    /// A real number of each layer: an array, or one for all; `None` without the key.
+    pub fn reals(
+        self,
+        gguf: &Gguf<'_>,
+        key: &str,
+        range: &RangeInclusive<f64>,
+    ) -> Result<Option<Vec<f64>>, ModelError> {
+        let found = gguf.reals_per_layer(key, self.all, range)?;
+        Ok(found.map(|found| found[..self.layers].to_vec()))
+    }
+
     /// Which layers slide: as an array says, or all but the last of each so many, `pattern` where no number is
     /// written.
     pub fn slides(self, gguf: &Gguf<'_>, pattern: u64) -> Result<Vec<bool>, ModelError> {

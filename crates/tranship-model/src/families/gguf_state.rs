@@ -1,11 +1,12 @@
-//! GGUF files of the delta rule and of latent attention: Qwen3-Next, Qwen3.5, Kimi Linear, and DeepSeek-V3
-//! (`deepseek2`).
+//! GGUF files of the delta rule, of latent attention and of compressed rows: Qwen3-Next, Qwen3.5, Kimi Linear,
+//! DeepSeek-V3 (`deepseek2`) and DeepSeek-V4 (`deepseek4`).
 //!
 //! Defaults of absent keys beside those of all architectures, as the format's reader defines them: without
 //! `attention.recurrent_layers`, all but the last of each `full_attention_interval` (4) are delta rules;
 //! `expert_shared_feed_forward_length` is `feed_forward_length`; `leading_dense_block_count` is 0;
 //! `attention.q_lora_rank` may be absent. A file that does not name its `expert_gating_func` is one of DeepSeek-V2,
-//! whose softmax is not supported here. What the format has no key for is fixed: weights of the chosen experts add to
+//! whose softmax is not supported here; in `deepseek4`, `swiglu_clamp_shexp` is `swiglu_clamp_exp`, and a bound of no
+//! more than a millionth is none. What the format has no key for is fixed: weights of the chosen experts add to
 //! 1, but in `deepseek2`, which has a key for it; the epsilon of compressed rows and queries is 1e-6, as in the
 //! families' own configurations; ranks of Kimi's gates are the size of a head.
 //!
@@ -13,18 +14,23 @@
 //! heads. What expands compressed rows is one tensor in older files, `attn_kv_b`, and two since: `attn_k_b`, whose
 //! axes are exchanged, and so not to be had from block encodings, and `attn_v_b`. `yarn_log_multiplier` of `deepseek2`
 //! is a tenth of what it is elsewhere, and scales scores; where it is written, cosine and sine are not scaled.
+//!
+//! In `deepseek4` they never are, and layers that only slide are not stretched. Its `attention.compress_ratios` may have
+//! entries for layers beyond the last; a layer compresses at no rate, at 4 (with overlap, and an indexer) or at 128. The
+//! first `hash_layer_count` layers have a table of the experts of each token.
 
 use super::attention::Sizes;
 use super::gguf::Gguf;
 use super::gguf_layers::{
     self, Count, NORM_AFTER_ATTENTION, biases, eps, expert_width, names, rope, silu, spec, windowless,
 };
-use super::{LAYERS, TAPS, WIDTH, delta, value};
+use super::{EPS, LAYERS, TAPS, THETA, WIDTH, deepseek, delta, unsupported, value};
 use crate::{
-    Attention, DeltaDecay, DeltaGate, DeltaProjections, Experts, Ffn, GatedDeltaNet, LatentAttention,
-    LayerSpec, Mixer, ModelError, ModelSpec, Names, Part, QkNorm, RopeSpec,
+    Attention, CompressedAttention, Compressor, DeltaDecay, DeltaGate, DeltaProjections, Experts, Ffn,
+    GatedDeltaNet, HyperConnections, Indexer, LatentAttention, LayerSpec, Mixer, ModelError, ModelSpec,
+    Names, Part, QkNorm, RopeSpec,
 };
-use tranship_program::ops::{DecayForm, RopeStyle, Scaling};
+use tranship_program::ops::{DecayForm, RopeStyle, Route, RouteBias, Scaling, Score};
 
 /// Of the normalizations within latent attention.
 const LATENT_EPS: f64 = 1e-6;
@@ -66,13 +72,7 @@ fn qwen(
 ) -> Result<ModelSpec, ModelError> {
     windowless(gguf)?;
     let count = Count::of(gguf)?;
-    let recurrent = match count.flags(gguf, "attention.recurrent_layers")? {
-        Some(flags) => flags,
-        None => {
-            let interval = gguf.whole_or("full_attention_interval", &LAYERS)?.unwrap_or(4);
-            (1..=count.layers as u64).map(|layer| !layer.is_multiple_of(interval)).collect()
-        }
-    };
+    let recurrent = count.recurrent(gguf, 4)?;
     let delta = qwen_delta(gguf, projections)?;
     let sizes = Sizes::of_gguf(gguf)?;
     let rope = rope(gguf, sizes.head_dim, RopeStyle::Half)?;
@@ -273,3 +273,147 @@ fn latent_names(gguf: &Gguf<'_>, count: Count, latent: &LatentAttention, names: 
     }
     names
 }
+
+/// `general.architecture: "deepseek4"`
+pub(super) fn deepseek4(gguf: &Gguf<'_>) -> Result<ModelSpec, ModelError> {
+    let count = Count::of(gguf)?;
+    let rates = rates(gguf, count)?;
+    let attention = shared_rows(gguf)?;
+    let compressed_theta = gguf.real("attention.compress_rope_freq_base", &THETA)?;
+    let top_k = gguf.whole("attention.indexer.top_k", &(1..=1 << 16))?;
+    let indexer = Indexer {
+        heads: gguf.whole("attention.indexer.head_count", &WIDTH)?,
+        head_dim: gguf.whole("attention.indexer.key_length", &(attention.rope.dims..=*WIDTH.end()))?,
+        top_k,
+    };
+    let hashed = gguf.whole("hash_layer_count", &(0..=count.layers as u64))? as usize;
+    let experts = hashable_experts(gguf, count)?;
+    let streams = gguf.whole("hyper_connection.count", &(2..=64))?;
+    let hyper = HyperConnections {
+        iterations: gguf.whole("hyper_connection.sinkhorn_iterations", &(1..=1000))?,
+        eps: gguf.real("hyper_connection.epsilon", &EPS)?,
+    };
+    let spec = spec(gguf, names().with(DEEPSEEK4), |layer| {
+        let compressor = match rates[layer] {
+            0 => None,
+            rate @ 4 => Some(Compressor { rate, overlap: true, indexer: Some(indexer.clone()) }),
+            rate => Some(Compressor { rate, overlap: false, indexer: None }),
+        };
+        let (theta, scaling) = match compressor {
+            None => (attention.rope.theta, Scaling::None),
+            Some(_) => (compressed_theta, deepseek::plain_yarn(attention.rope.scaling.clone())),
+        };
+        let rope = RopeSpec { theta, scaling, ..attention.rope.clone() };
+        let mixer = CompressedAttention { rope, compressor, ..attention.clone() };
+        let mut experts = experts[layer].clone();
+        if layer < hashed {
+            experts.routing.by_token = true;
+            experts.routing.route.bias = None;
+        }
+        Ok(LayerSpec::new(Mixer::Compressed(mixer), Ffn::Experts(experts)))
+    })?;
+    gguf.only("embedding_length_out", spec.hidden.saturating_mul(streams))?;
+    Ok(ModelSpec { streams, hyper: Some(hyper), ..spec })
+}
+
+/// Tokens for a compressed row of each layer, 0 of layers without.
+fn rates(gguf: &Gguf<'_>, count: Count) -> Result<Vec<u64>, ModelError> {
+    let path = gguf.path("attention.compress_ratios");
+    let mut rates: Vec<u64> = gguf.checkpoint.metadata().require(&path)?;
+    if rates.len() < count.layers {
+        return Err(value(path, format!("a rate for each of {} layers", count.layers), rates.len()));
+    }
+    rates.truncate(count.layers);
+    match rates.iter().find(|rate| ![0, 4, 128].contains(*rate)) {
+        Some(other) => Err(unsupported(path, other, "0, 4, 128")),
+        None => Ok(rates),
+    }
+}
+
+/// Attention over rows that are key and value in one, as it is in all layers but for what is compressed.
+fn shared_rows(gguf: &Gguf<'_>) -> Result<CompressedAttention, ModelError> {
+    let Sizes { heads, kv_heads, head_dim } = Sizes::of_gguf(gguf)?;
+    if kv_heads != 1 {
+        return Err(unsupported(gguf.path("attention.head_count_kv"), kv_heads, "1"));
+    }
+    let groups_key = "attention.output_group_count";
+    let output_groups = gguf.whole(groups_key, &(1..=heads))?;
+    if !heads.is_multiple_of(output_groups) {
+        return Err(value(gguf.path(groups_key), format!("a divisor of the {heads} heads"), output_groups));
+    }
+    Ok(CompressedAttention {
+        heads,
+        head_dim,
+        query_rank: gguf.whole("attention.q_lora_rank", &WIDTH)?,
+        window: gguf.whole("attention.sliding_window", &(1..=1 << 31))?,
+        scale: (head_dim as f64).sqrt().recip(),
+        rope: rope(gguf, head_dim, RopeStyle::Interleaved)?,
+        output_groups,
+        output_rank: gguf.whole("attention.output_lora_rank", &WIDTH)?,
+        compressor: None,
+    })
+}
+
+/// The experts of each layer, beside a part that all rows go to; chosen by score and bias.
+fn hashable_experts(gguf: &Gguf<'_>, count: Count) -> Result<Vec<Experts>, ModelError> {
+    /// The number of `sqrt(softplus(x))` in the format.
+    const SQRT_SOFTPLUS: u64 = 4;
+    let key = "expert_gating_func";
+    let found = gguf.whole(key, &(0..=u64::MAX))?;
+    if found != SQRT_SOFTPLUS {
+        return Err(unsupported(gguf.path(key), found, "4: the root of the softplus of scores"));
+    }
+    let normalize = gguf.flag("expert_weights_norm")?;
+    let route = Route {
+        score: Score::SqrtSoftplus,
+        bias: Some(RouteBias::Choice),
+        normalize,
+        eps: if normalize { 1e-20 } else { 0.0 },
+        ..gguf_layers::softmax(gguf)?
+    };
+    let experts = gguf_layers::experts(gguf, count.size(gguf, "expert_feed_forward_length")?, route)?;
+    let shared = gguf_layers::shared_count(gguf, &experts)?;
+    let (key, range) = ("swiglu_clamp_exp", 0.0..=1e9);
+    let limits = count.reals(gguf, key, &range)?;
+    let limits = limits.ok_or_else(|| gguf.absent(key, "an f32, or an array with one for each layer"))?;
+    let shared_limits = count.reals(gguf, "swiglu_clamp_shexp", &range)?.unwrap_or_else(|| limits.clone());
+    let limit = |bound: f64| Some(bound).filter(|bound| *bound > 1e-6);
+    let of_layer = |(own, all): (f64, f64)| {
+        let mut shared = shared.clone();
+        if let Some(shared) = &mut shared {
+            shared.ffn.limit = limit(all);
+        }
+        Experts { limit: limit(own), shared, ..experts.clone() }
+    };
+    Ok(limits.into_iter().zip(shared_limits).map(of_layer).collect())
+}
+
+const DEEPSEEK4: &[(Part, &str)] = &[
+    (Part::HeadStreams, "output_hc_fn.{}"),
+    (Part::HeadStreamsBase, "output_hc_base.{}"),
+    (Part::HeadStreamsScale, "output_hc_scale.{}"),
+    (Part::MixerStreams, "blk.{layer}.hc_attn_fn.{}"),
+    (Part::MixerStreamsBase, "blk.{layer}.hc_attn_base.{}"),
+    (Part::MixerStreamsScale, "blk.{layer}.hc_attn_scale.{}"),
+    (Part::FfnStreams, "blk.{layer}.hc_ffn_fn.{}"),
+    (Part::FfnStreamsBase, "blk.{layer}.hc_ffn_base.{}"),
+    (Part::FfnStreamsScale, "blk.{layer}.hc_ffn_scale.{}"),
+    (Part::QueryDown, "blk.{layer}.attn_q_a.{}"),
+    (Part::QueryDownNorm, "blk.{layer}.attn_q_a_norm.{}"),
+    (Part::QueryUp, "blk.{layer}.attn_q_b.{}"),
+    (Part::Row, "blk.{layer}.attn_kv.{}"),
+    (Part::RowNorm, "blk.{layer}.attn_kv_a_norm.{}"),
+    (Part::OutputDown, "blk.{layer}.attn_output_a.{}"),
+    (Part::Output, "blk.{layer}.attn_output_b.{}"),
+    (Part::CompressorRow, "blk.{layer}.attn_compressor_kv.{}"),
+    (Part::CompressorGate, "blk.{layer}.attn_compressor_gate.{}"),
+    (Part::CompressorBias, "blk.{layer}.attn_compressor_ape.{}"),
+    (Part::CompressorNorm, "blk.{layer}.attn_compressor_norm.{}"),
+    (Part::IndexerRow, "blk.{layer}.indexer_compressor_kv.{}"),
+    (Part::IndexerGate, "blk.{layer}.indexer_compressor_gate.{}"),
+    (Part::IndexerBias, "blk.{layer}.indexer_compressor_ape.{}"),
+    (Part::IndexerNorm, "blk.{layer}.indexer_compressor_norm.{}"),
+    (Part::IndexerQuery, "blk.{layer}.indexer.attn_q_b.{}"),
+    (Part::IndexerWeights, "blk.{layer}.indexer.proj.{}"),
+    (Part::RouterTable, "blk.{layer}.ffn_gate_tid2eid.{}"),
+];

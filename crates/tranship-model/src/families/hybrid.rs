@@ -97,19 +97,23 @@ fn minimax_layers(
     let experts = ffn::experts(config, "num_local_experts", "intermediate_size", |experts| {
         Ok(Route { normalize: true, ..ffn::softmax(config, TOP_K, experts)? })
     })?;
-    let last = full.len().saturating_sub(1) as f64;
     let names = Names::hugging_face().with(ffn::UNDER_BLOCK).with(MINIMAX);
     spec(config, EPS_KEY, names, |layer| {
         let (mixer, mixer_residual) = if full[layer] {
             (attention.clone(), full_residual)
         } else {
-            let rate = 1.0 - layer as f64 / (last + 1e-5) + 1e-5;
-            let linear = DecayedLinearAttention { heads, head_dim, rate, eps: MEMORY_EPS };
-            (Mixer::DecayedLinear(linear), linear_residual)
+            (Mixer::DecayedLinear(decayed(heads, head_dim, layer, full.len())), linear_residual)
         };
         let ffn = Some(Ffn::Experts(experts.clone()));
         Ok(LayerSpec { mixer: Some(mixer), mixer_residual, ffn, ffn_residual })
     })
+}
+
+/// MiniMax's memories of one of so many layers: they decay the slower the later it is.
+pub(super) fn decayed(heads: u64, head_dim: u64, layer: usize, layers: usize) -> DecayedLinearAttention {
+    let last = layers.saturating_sub(1) as f64;
+    let rate = 1.0 - layer as f64 / (last + 1e-5) + 1e-5;
+    DecayedLinearAttention { heads, head_dim, rate, eps: MEMORY_EPS }
 }
 
 const MINIMAX: &[(Part, &str)] = &[

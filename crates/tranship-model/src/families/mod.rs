@@ -85,6 +85,7 @@ const CONFIGS: &[(&str, FromConfig)] = &[
 /// By `general.architecture`.
 const GGUFS: &[(&str, FromGguf)] = &[
     ("deepseek2", gguf_state::deepseek2),
+    ("deepseek4", gguf_state::deepseek4),
     ("gemma2", gguf_dense::gemma2),
     ("gemma3", gguf_dense::gemma3),
     ("glm4moe", gguf_mixture::glm4moe),
@@ -93,6 +94,7 @@ const GGUFS: &[(&str, FromGguf)] = &[
     ("kimi-linear", gguf_state::kimi_linear),
     ("lfm2", gguf_hybrid::lfm2),
     ("llama", llama::from_gguf),
+    ("minimax-01", gguf_hybrid::minimax_01),
     ("minimax-m2", gguf_mixture::minimax_m2),
     ("nemotron_h", gguf_hybrid::nemotron_h),
     ("nemotron_h_moe", gguf_hybrid::nemotron_h_moe),

@@ -44,6 +44,7 @@ pub enum Meta {
     Bool(bool),
     Str(&'static str),
     U32s(Vec<u32>),
+    F32s(Vec<f32>),
     Strs(Vec<&'static str>),
 }
 
@@ -84,6 +85,11 @@ fn meta(file: &mut Vec<u8>, value: &Meta) {
         Meta::Str(v) => (tag(8), text(file, v)).1,
         Meta::U32s(items) => {
             [9, 4].into_iter().for_each(&mut tag);
+            file.extend((items.len() as u64).to_le_bytes());
+            items.iter().for_each(|v| file.extend(v.to_le_bytes()));
+        }
+        Meta::F32s(items) => {
+            [9, 6].into_iter().for_each(&mut tag);
             file.extend((items.len() as u64).to_le_bytes());
             items.iter().for_each(|v| file.extend(v.to_le_bytes()));
         }

@@ -264,9 +264,9 @@ fn what_no_program_can_say_is_named() {
         (
             "general.architecture",
             Some(Str("gpt9")),
-            "`general.architecture`: \"gpt9\" is not supported (deepseek2, gemma2, gemma3, glm4moe, gpt-oss, \
-             granitehybrid, kimi-linear, lfm2, llama, minimax-m2, nemotron_h, nemotron_h_moe, olmo2, phi3, qwen2, qwen3, \
-             qwen35, qwen35moe, qwen3moe, qwen3next, smollm3)",
+            "`general.architecture`: \"gpt9\" is not supported (deepseek2, deepseek4, gemma2, gemma3, glm4moe, \
+             gpt-oss, granitehybrid, kimi-linear, lfm2, llama, minimax-01, minimax-m2, nemotron_h, nemotron_h_moe, \
+             olmo2, phi3, qwen2, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, smollm3)",
         ),
         (
             "llama.expert_count",

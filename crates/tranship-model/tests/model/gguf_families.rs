@@ -1,14 +1,14 @@
 //! GGUF files of other architectures than Llama's: what their keys and tensors mean, and that none goes missing in
 //! silence.
 
-use super::common::Meta::{self, F32, Str, U32};
+use super::common::Meta::{self, Bool, F32, F32s, Str, U32, U32s};
 use super::common::{fixture, gguf, list};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use tranship_model::{
-    Activation, Attention, DeltaProjections, Experts, Ffn, GatedDeltaNet, LatentAttention, Mixer, ModelSpec,
-    QkNorm, StateSpace,
+    Activation, Attention, CompressedAttention, DeltaProjections, Experts, Ffn, GatedDeltaNet,
+    LatentAttention, LayerSpec, Mixer, ModelSpec, QkNorm, StateSpace,
 };
 use tranship_program::ops::{DecayForm, RopeStyle, RouteBias, Scaling, Score};
 use tranship_weights::Checkpoint;
@@ -18,7 +18,7 @@ fn files() -> Vec<String> {
     let mut files = list("families_gguf");
     files.retain(|path| path.ends_with(".gguf"));
     files.sort();
-    assert!(files.len() >= 24, "{files:?}");
+    assert!(files.len() >= 26, "{files:?}");
     files
 }
 
@@ -51,6 +51,13 @@ fn delta(spec: &ModelSpec, layer: usize) -> &GatedDeltaNet {
 fn latent(spec: &ModelSpec, layer: usize) -> &LatentAttention {
     match &spec.layers[layer].mixer {
         Some(Mixer::Latent(latent)) => latent,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn compressed(layer: &LayerSpec) -> &CompressedAttention {
+    match &layer.mixer {
+        Some(Mixer::Compressed(attention)) => attention,
         other => panic!("{other:?}"),
     }
 }
@@ -110,6 +117,8 @@ fn experts_are_what_each_architecture_makes_of_them() {
         ("gpt_oss", 0, Score::Softmax, true, 1.0),
         ("kimi_linear", 1, Score::Sigmoid, true, 2.446),
         ("deepseek2", 1, Score::Sigmoid, true, 2.5),
+        ("deepseek4", 1, Score::SqrtSoftplus, true, 1.5),
+        ("minimax_01", 7, Score::Softmax, true, 1.0),
         ("nemotron_h_moe", 0, Score::Sigmoid, true, 2.5),
     ] {
         let spec = spec(name);
@@ -117,7 +126,7 @@ fn experts_are_what_each_architecture_makes_of_them() {
         assert_eq!((route.score, route.normalize, route.scale), (score, normalize, scale), "{name}");
         let bias = match (name, score) {
             ("gpt_oss", _) => Some(RouteBias::Logits),
-            (_, Score::Sigmoid) => Some(RouteBias::Choice),
+            (_, Score::Sigmoid | Score::SqrtSoftplus) => Some(RouteBias::Choice),
             _ => None,
         };
         assert_eq!(route.bias, bias, "{name}");
@@ -164,6 +173,53 @@ fn memories_are_what_each_architecture_makes_of_them() {
     assert!(attention(&nemotron, 1).rope.is_none() && nemotron.layers[1].ffn.is_none());
     let lfm2 = spec("lfm2");
     assert!(matches!(&lfm2.layers[0].mixer, Some(Mixer::ShortConv(conv)) if conv.taps == 3 && !conv.biased));
+}
+
+#[test]
+fn memories_of_minimax_decay_and_what_goes_on_is_normalized() {
+    let minimax = spec("minimax_01");
+    let rates: Vec<f64> = minimax.layers[..7]
+        .iter()
+        .map(|layer| match &layer.mixer {
+            Some(Mixer::DecayedLinear(mixer)) => {
+                assert_eq!((mixer.heads, mixer.head_dim, mixer.eps), (4, 12, 1e-6));
+                mixer.rate
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!((rates[0] - 1.00001).abs() < 1e-12 && (rates[6] - 1.0 / 7.0).abs() < 2e-5, "{rates:?}");
+    let full = attention(&minimax, 7);
+    let rope = full.rope.as_ref().unwrap();
+    assert_eq!((full.kv_heads, rope.dims, rope.style, rope.theta), (2, 8, RopeStyle::Half, 1e7));
+    for residual in minimax.layers.iter().flat_map(|layer| [layer.mixer_residual, layer.ffn_residual]) {
+        assert_eq!((residual.keep, residual.scale, residual.from_norm), (1.3, 1.0, true));
+    }
+}
+
+#[test]
+fn rows_of_deepseek4_are_compressed_by_layer() {
+    let deepseek = spec("deepseek4");
+    let layers: Vec<&CompressedAttention> = deepseek.layers.iter().map(compressed).collect();
+    let kinds: Vec<_> = layers
+        .iter()
+        .map(|layer| layer.compressor.as_ref().map(|c| (c.rate, c.overlap, c.indexer.is_some())))
+        .collect();
+    assert_eq!(kinds, [Some((4, true, true)), Some((128, false, false)), None, Some((4, true, true))]);
+    let indexer = layers[3].compressor.as_ref().unwrap().indexer.as_ref().unwrap();
+    assert_eq!((indexer.heads, indexer.head_dim, indexer.top_k), (6, 12, 3));
+    let thetas: Vec<f64> = layers.iter().map(|layer| layer.rope.theta).collect();
+    assert_eq!(thetas, [500.0, 500.0, 2e4, 500.0]);
+    let Scaling::Yarn { factor, magnitude, .. } = layers[1].rope.scaling else { panic!("{:?}", layers[1]) };
+    assert_eq!((factor, magnitude, &layers[2].rope.scaling), (4.0, 1.0, &Scaling::None));
+    assert_eq!((layers[0].window, layers[0].output_groups, layers[0].output_rank), (7, 2, 10));
+    let hyper = deepseek.hyper.as_ref().unwrap();
+    assert_eq!((deepseek.streams, hyper.iterations, hyper.eps), (4, 4, 1e-3));
+    let hashed: Vec<_> = (0..4).map(|layer| experts(&deepseek, layer).routing.by_token).collect();
+    assert_eq!(hashed, [true, false, false, false]);
+    assert_eq!(experts(&deepseek, 0).routing.route.bias, None);
+    let shared = &experts(&deepseek, 2).shared.as_ref().unwrap().ffn;
+    assert_eq!((experts(&deepseek, 2).limit, shared.limit, shared.width), (Some(1.0), Some(1.0), 64));
 }
 
 /// Where a name stands in a file, after its length.
@@ -227,13 +283,13 @@ fn no_key_goes_missing_in_silence() {
     // What the format defines for them is on the families' pages; and some are not read of each architecture.
     let defined = "attention.head_count_kv, attention.key_length, attention.layer_norm_epsilon, \
         attention.layer_norm_rms_epsilon, attention.recurrent_layers, attention.scale, attention.sliding_window, \
-        attention.value_length, attn_logit_softcapping, embedding_scale, expert_count, expert_gating_func, \
+        attention.value_length, attn_logit_softcapping, embedding_length_out, embedding_scale, expert_count, expert_gating_func, \
         expert_group_count, expert_group_used_count, expert_shared_count, expert_shared_feed_forward_length, \
         expert_used_count, expert_weights_norm, expert_weights_scale, feed_forward_length, final_logit_softcapping, \
         full_attention_interval, logit_scale, residual_scale, rope.dimension_count, rope.dimension_sections, \
         rope.freq_base, rope.freq_base_swa, rope.scaling.attn_factor, rope.scaling.finetuned, \
         rope.scaling.original_context_length, rope.scaling.type, rope.scaling.yarn_beta_fast, \
-        rope.scaling.yarn_beta_slow, rope.scaling.yarn_log_multiplier";
+        rope.scaling.yarn_beta_slow, rope.scaling.yarn_log_multiplier, swiglu_clamp_shexp";
     assert_eq!(meaning, set(&defined.split(", ").collect::<Vec<_>>()));
     // Their defaults do not go with the files, which is said of other keys or of tensors.
     let others = "attention.head_count_kv, attention.key_length, attention.key_length_mla, attention.q_lora_rank, \
@@ -294,6 +350,29 @@ fn what_is_out_of_range_or_not_supported_is_named() {
         ("lfm2", "lfm2.shortconv.l_cache", 1, "wanted 2 to "),
         ("nemotron_h_moe", "nemotron_h_moe.expert_shared_count", 2, "2 is not supported (1)"),
         ("phi3_longrope", "phi3.rope.scaling.original_context_length", 0, "wanted 1 to 2147483648, found 0"),
+        ("minimax_01", "minimax-01.rope.dimension_count", 14, "wanted 1 to 12, found 14"),
+        ("minimax_01", "minimax-01.attention.value_length", 10, "wanted the size of a head, 12, found 10"),
+        ("minimax_01", "minimax-01.expert_used_count", 5, "wanted 1 to 4, found 5"),
+        ("deepseek4", "deepseek4.attention.head_count_kv", 2, "2 is not supported (1)"),
+        (
+            "deepseek4",
+            "deepseek4.attention.output_group_count",
+            3,
+            "wanted a divisor of the 4 heads, found 3",
+        ),
+        ("deepseek4", "deepseek4.attention.indexer.key_length", 6, "wanted 8 to 16777216, found 6"),
+        ("deepseek4", "deepseek4.attention.indexer.top_k", 0, "wanted 1 to 65536, found 0"),
+        ("deepseek4", "deepseek4.attention.sliding_window", 0, "wanted 1 to 2147483648, found 0"),
+        ("deepseek4", "deepseek4.hyper_connection.count", 1, "wanted 2 to 64, found 1"),
+        ("deepseek4", "deepseek4.hyper_connection.sinkhorn_iterations", 0, "wanted 1 to 1000, found 0"),
+        ("deepseek4", "deepseek4.hash_layer_count", 5, "wanted 0 to 4, found 5"),
+        ("deepseek4", "deepseek4.embedding_length_out", 96, "96 is not supported (128)"),
+        (
+            "deepseek4",
+            "deepseek4.expert_gating_func",
+            2,
+            "2 is not supported (4: the root of the softplus of scores)",
+        ),
     ] {
         let mut bytes = fs::read(fixture(&format!("families_gguf/{name}.gguf"))).unwrap();
         // After the key its type, a u32, and the number.
@@ -306,12 +385,17 @@ fn what_is_out_of_range_or_not_supported_is_named() {
     }
 }
 
-/// The sources that a file of these keys and tensors needs.
-fn required(metadata: &[(&str, Meta)], tensor: &str) -> BTreeSet<String> {
+/// What becomes of a file of these keys and one tensor.
+fn read(metadata: &[(&str, Meta)], tensor: &str) -> Result<ModelSpec, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     fs::write(&path, gguf(metadata, &[(tensor.to_owned(), vec![4])])).unwrap();
-    let spec = ModelSpec::of(&Checkpoint::open(&path).unwrap()).unwrap_or_else(|e| panic!("{e}"));
+    ModelSpec::of(&Checkpoint::open(&path).unwrap()).map_err(|e| e.to_string())
+}
+
+/// The sources that a file of these keys and tensors needs.
+fn required(metadata: &[(&str, Meta)], tensor: &str) -> BTreeSet<String> {
+    let spec = read(metadata, tensor).unwrap_or_else(|e| panic!("{e}"));
     spec.required().unwrap().into_iter().map(|(source, _)| source).collect()
 }
 
@@ -361,4 +445,104 @@ fn layouts_of_older_files_are_known_by_their_tensors() {
     let (older, newer) = ("blk.0.ssm_in.weight", "blk.0.attn_qkv.weight[0..16]");
     assert!(required(&next, older).contains(older) && !required(&next, older).contains(newer));
     assert!(required(&next, "x").contains(newer) && !required(&next, "x").contains(older));
+}
+
+/// `deepseek4` of two layers, with a key that is another.
+fn deepseek4(key: &'static str, other: Meta) -> Result<ModelSpec, String> {
+    let mut metadata = vec![
+        ("general.architecture", Str("deepseek4")),
+        ("deepseek4.block_count", U32(2)),
+        ("deepseek4.context_length", U32(64)),
+        ("deepseek4.embedding_length", U32(32)),
+        ("deepseek4.attention.head_count", U32(4)),
+        ("deepseek4.attention.head_count_kv", U32(1)),
+        ("deepseek4.attention.key_length", U32(12)),
+        ("deepseek4.attention.value_length", U32(12)),
+        ("deepseek4.attention.layer_norm_rms_epsilon", F32(1e-6)),
+        ("deepseek4.attention.q_lora_rank", U32(10)),
+        ("deepseek4.attention.sliding_window", U32(5)),
+        ("deepseek4.attention.indexer.head_count", U32(2)),
+        ("deepseek4.attention.indexer.key_length", U32(6)),
+        ("deepseek4.attention.indexer.top_k", U32(3)),
+        ("deepseek4.attention.output_group_count", U32(2)),
+        ("deepseek4.attention.output_lora_rank", U32(6)),
+        ("deepseek4.attention.compress_ratios", U32s(vec![0, 4, 128])),
+        ("deepseek4.attention.compress_rope_freq_base", F32(500.0)),
+        ("deepseek4.rope.dimension_count", U32(4)),
+        ("deepseek4.hyper_connection.count", U32(3)),
+        ("deepseek4.hyper_connection.sinkhorn_iterations", U32(4)),
+        ("deepseek4.hyper_connection.epsilon", F32(1e-3)),
+        ("deepseek4.hash_layer_count", U32(1)),
+        ("deepseek4.expert_count", U32(4)),
+        ("deepseek4.expert_used_count", U32(2)),
+        ("deepseek4.expert_shared_count", U32(1)),
+        ("deepseek4.expert_feed_forward_length", U32(6)),
+        ("deepseek4.expert_gating_func", U32(4)),
+        ("deepseek4.expert_weights_norm", Bool(true)),
+        ("deepseek4.swiglu_clamp_exp", F32s(vec![2.1, 0.0])),
+        ("deepseek4.vocab_size", U32(20)),
+    ];
+    metadata.retain(|(of, _)| *of != key);
+    metadata.push((key, other));
+    read(&metadata, "x")
+}
+
+#[test]
+fn layers_of_deepseek4_have_each_their_own() {
+    const LIMITS: &str = "deepseek4.swiglu_clamp_shexp";
+    let limits = |spec: &ModelSpec, layer| {
+        let experts = experts(spec, layer);
+        (experts.limit, experts.shared.as_ref().unwrap().ffn.limit)
+    };
+    let plain = deepseek4("deepseek4.vocab_size", U32(20)).unwrap();
+    assert_eq!(limits(&plain, 0), (Some(2.1), Some(2.1)), "the decimal that was meant");
+    assert_eq!(limits(&plain, 1), (None, None));
+    let apart = deepseek4(LIMITS, F32(0.5)).unwrap();
+    assert_eq!((limits(&apart, 0), limits(&apart, 1)), ((Some(2.1), Some(0.5)), (None, Some(0.5))));
+    let rates = |spec: &ModelSpec| -> Vec<_> {
+        spec.layers.iter().map(|layer| compressed(layer).compressor.as_ref().map(|c| c.rate)).collect()
+    };
+    assert_eq!(rates(&plain), [None, Some(4)], "the entry for a layer that is none is left");
+    for (key, other, wanted) in [
+        ("deepseek4.attention.compress_ratios", U32s(vec![4]), "wanted a rate for each of 2 layers, found 1"),
+        ("deepseek4.attention.compress_ratios", U32s(vec![4, 8]), "8 is not supported (0, 4, 128)"),
+        ("deepseek4.attention.compress_ratios", U32(4), "found u32 4"),
+        (LIMITS, F32s(vec![1.0; 3]), "wanted one number, or one for each of 2 layers, found 3"),
+        (LIMITS, F32s(vec![1.0, -1.0]), "wanted 0.0 to 1000000000.0, found -1.0"),
+        (LIMITS, U32s(vec![1, 1]), "wanted an array of f32, found [u32; 2]"),
+        ("deepseek4.swiglu_clamp_exp", F32(f32::NAN), "wanted 0.0 to 1000000000.0, found NaN"),
+        ("deepseek4.hyper_connection.epsilon", F32(2.0), "wanted 1e-30 to 1.0, found 2.0"),
+        ("deepseek4.attention.compress_rope_freq_base", F32(1.0), "found 1.0"),
+        ("deepseek4.expert_weights_norm", U32(1), "found u32 1"),
+    ] {
+        let error = deepseek4(key, other).map(|_| ()).unwrap_err();
+        assert!(error.contains(key) && error.contains(wanted), "{error}\nwanted: {wanted}");
+    }
+}
+
+#[test]
+fn memories_of_minimax_are_where_keys_say() {
+    let full = |key: &'static str, value: Meta| -> Vec<usize> {
+        let metadata = [
+            ("general.architecture", Str("minimax-01")),
+            ("minimax-01.block_count", U32(9)),
+            ("minimax-01.context_length", U32(64)),
+            ("minimax-01.embedding_length", U32(32)),
+            ("minimax-01.feed_forward_length", U32(6)),
+            ("minimax-01.attention.head_count", U32(4)),
+            ("minimax-01.attention.layer_norm_rms_epsilon", F32(1e-5)),
+            ("minimax-01.expert_count", U32(4)),
+            ("minimax-01.expert_used_count", U32(2)),
+            ("minimax-01.residual_scale", F32(3.5)),
+            ("minimax-01.vocab_size", U32(20)),
+            (key, value),
+        ];
+        let spec = read(&metadata, "x").unwrap_or_else(|e| panic!("{e}"));
+        let attends = |layer: &usize| matches!(spec.layers[*layer].mixer, Some(Mixer::Attention(_)));
+        (0..9).filter(attends).collect()
+    };
+    assert_eq!(full("minimax-01.other", U32(0)), [7]);
+    assert_eq!(full("minimax-01.full_attention_interval", U32(4)), [3, 7]);
+    let recurrent = U32s(vec![1, 0, 1, 1, 1, 1, 1, 1, 0]);
+    assert_eq!(full("minimax-01.attention.recurrent_layers", recurrent), [1, 8]);
 }

@@ -5,8 +5,9 @@ use crate::golden::{Fixture, hold, models};
 use std::collections::BTreeSet;
 
 /// `general.architecture` of the files.
-const ARCHITECTURES: [&str; 21] = [
+const ARCHITECTURES: [&str; 23] = [
     "deepseek2",
+    "deepseek4",
     "gemma2",
     "gemma3",
     "glm4moe",
@@ -15,6 +16,7 @@ const ARCHITECTURES: [&str; 21] = [
     "kimi-linear",
     "lfm2",
     "llama",
+    "minimax-01",
     "minimax-m2",
     "nemotron_h",
     "nemotron_h_moe",
