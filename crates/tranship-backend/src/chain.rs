@@ -51,10 +51,10 @@ impl CarriedSpec {
 pub struct Limits {
     /// Rows that a sequence may have: [`Chain::ctx`].
     pub ctx: Option<usize>,
-    /// Tokens that there are: [`Chain::vocab`].
+    /// Tokens that there are, where programs take tokens: [`Chain::vocab`].
     pub vocab: Option<usize>,
-    /// Elements of an input row, where the input is rows.
-    pub width_in: usize,
+    /// Elements of an input row: [`Chain::width_in`].
+    pub width_in: Option<usize>,
     /// Elements of an output row.
     pub width_out: usize,
 }
@@ -102,19 +102,9 @@ impl Chain {
         self.parts.iter().filter_map(|part| of_part(part)).min()
     }
 
-    /// Whether the first program takes tokens, and not rows.
-    pub fn starts_with_tokens(&self) -> bool {
-        self.parts
-            .first()
-            .is_some_and(|part| takes_tokens(part.graph()) && input_rows(part.graph()).is_none())
-    }
-
-    /// The rows of the tables that tokens are looked up in, if the chain starts with tokens: of several tables, in
-    /// whatever program, the fewest rows.
+    /// The rows of the tables that tokens are looked up in, where a program takes tokens: of several tables, in whatever
+    /// program, the fewest rows.
     pub fn vocab(&self) -> Option<usize> {
-        if !self.starts_with_tokens() {
-            return None;
-        }
         let of_part = |part: &Typed| {
             let graph = part.graph();
             let table = |node: &Node| match &node.action {
@@ -129,9 +119,10 @@ impl Chain {
         self.parts.iter().filter_map(|part| of_part(part)).min().map(|rows| rows as usize)
     }
 
-    /// Elements of an input row of the first program.
-    pub fn width_in(&self) -> usize {
-        self.parts.first().and_then(|p| input_rows(p.graph())).map_or(0, |(_, v)| v.shape.cols() as usize)
+    /// Elements of an input row of the first program; none where that takes tokens alone.
+    pub fn width_in(&self) -> Option<usize> {
+        let (_, rows) = self.parts.first().and_then(|part| input_rows(part.graph()))?;
+        Some(rows.shape.cols() as usize)
     }
 
     /// Elements of an output row.
@@ -140,8 +131,7 @@ impl Chain {
     }
 
     /// Holds that the programs fit: each but the first takes one tensor of rows, as wide as what the one before
-    /// returns, each returns the step's rows, none reads a tensor that nothing gives a value to, and none needs tokens
-    /// that the chain does not start with.
+    /// returns, each returns the step's rows, and none reads a tensor that nothing gives a value to. Any may take tokens.
     ///
     /// # Errors
     /// [`BackendError::Chain`], naming the program.
@@ -154,7 +144,7 @@ impl Chain {
         for (i, part) in self.parts.iter().enumerate() {
             let graph = part.graph();
             let named = format!("program {i} (`{}`)", graph.name);
-            self.check_input(graph, &named, width)?;
+            check_input(graph, &named, width)?;
             let frozen = graph.declared().find(|(id, _)| graph.roles().of(*id) == Some(Role::Frozen));
             if let Some((_, value)) = frozen {
                 let what =
@@ -170,31 +160,6 @@ impl Chain {
         Ok(())
     }
 
-    /// Holds a program to what it takes: the first tokens or rows, the others rows of `width`, and tokens beside them
-    /// where the chain has some.
-    fn check_input(&self, graph: &Graph, named: &str, width: Option<u64>) -> Result<(), BackendError> {
-        let fault = |what: String| Err(BackendError::Chain(what));
-        let inputs = graph
-            .declared()
-            .filter(|(id, v)| v.kind == Kind::Float && graph.roles().of(*id) == Some(Role::Input));
-        let inputs: Vec<&Value> = inputs.map(|(_, v)| v).collect();
-        let tokens = takes_tokens(graph);
-        match (inputs.as_slice(), width) {
-            ([], None) if tokens => Ok(()),
-            ([x], _) if x.shape.rows() == Dim::N => {
-                if let Some(width) = width.filter(|width| *width != x.shape.cols()) {
-                    let found = x.shape.cols();
-                    return fault(format!("{named} takes rows of {found}, and gets rows of {width}"));
-                }
-                if tokens && !self.starts_with_tokens() {
-                    return fault(format!("{named} needs tokens, and the chain starts with rows"));
-                }
-                Ok(())
-            }
-            _ => fault(format!("{named} takes other than one tensor of rows, or tokens at the start")),
-        }
-    }
-
     /// Finds every weight of the chain and holds it to its program's shape and type, before anything is compiled.
     ///
     /// Entry `[part][value]` is the weight of that value in the program's shape, `None` where the value is no weight. The
@@ -205,6 +170,26 @@ impl Chain {
     /// are.
     pub fn bind(&self, weights: &dyn Weights) -> Result<Vec<Vec<Option<Weight>>>, BackendError> {
         self.parts.iter().map(|part| bind_part(part, weights)).collect()
+    }
+}
+
+/// Holds a program to what it takes: the first tokens or rows, the others rows of `width`; tokens beside them or not.
+fn check_input(graph: &Graph, named: &str, width: Option<u64>) -> Result<(), BackendError> {
+    let fault = |what: String| Err(BackendError::Chain(what));
+    let inputs = graph
+        .declared()
+        .filter(|(id, v)| v.kind == Kind::Float && graph.roles().of(*id) == Some(Role::Input));
+    let inputs: Vec<&Value> = inputs.map(|(_, v)| v).collect();
+    match (inputs.as_slice(), width) {
+        ([], None) if takes_tokens(graph) => Ok(()),
+        ([x], _) if x.shape.rows() == Dim::N => match width.filter(|width| *width != x.shape.cols()) {
+            Some(width) => {
+                let found = x.shape.cols();
+                fault(format!("{named} takes rows of {found}, and gets rows of {width}"))
+            }
+            None => Ok(()),
+        },
+        _ => fault(format!("{named} takes other than one tensor of rows, or tokens at the start")),
     }
 }
 

@@ -98,13 +98,34 @@ pub enum Input<'a> {
     Tokens(&'a [u32]),
     /// Rows of the hidden width, for any other.
     Rows(&'a [f32]),
+    /// Rows of the hidden width and the tokens that they came of, for a chain that starts with rows and has programs
+    /// that declare tokens. One that has none does not look at the tokens.
+    RowsAndTokens(&'a [f32], &'a [u32]),
+}
+
+impl<'a> Input<'a> {
+    /// The tokens; none where there are rows alone.
+    pub fn tokens(self) -> Option<&'a [u32]> {
+        match self {
+            Input::Tokens(tokens) | Input::RowsAndTokens(_, tokens) => Some(tokens),
+            Input::Rows(_) => None,
+        }
+    }
+
+    /// The rows; none where there are tokens alone.
+    pub fn rows(self) -> Option<&'a [f32]> {
+        match self {
+            Input::Rows(rows) | Input::RowsAndTokens(rows, _) => Some(rows),
+            Input::Tokens(_) => None,
+        }
+    }
 }
 
 /// Holds a batch to the limits of the chain that it is for, before anything runs. Returns the number of rows.
 ///
 /// # Errors
-/// The first thing that is wrong: no rows, rows past the context, an input of the wrong kind or length, a token
-/// outside the vocabulary.
+/// The first thing that is wrong: no rows, rows past the context, an input of the wrong kind or length, tokens that are
+/// not there, a token outside the vocabulary.
 pub fn check_batch(limits: &Limits, batch: &[Segment<'_>], input: Input<'_>) -> Result<usize, BackendError> {
     let mut rows = 0usize;
     for segment in batch {
@@ -124,26 +145,34 @@ pub fn check_batch(limits: &Limits, batch: &[Segment<'_>], input: Input<'_>) -> 
         }
         rows = rows.saturating_add(segment.rows);
     }
+    check_input(limits, rows, input)?;
+    Ok(rows)
+}
+
+/// Holds the input of so many rows to what a chain takes.
+fn check_input(limits: &Limits, rows: usize, input: Input<'_>) -> Result<(), BackendError> {
     let wrong =
         |wanted: String, found: String| Err(BackendError::Batch(format!("wanted {wanted}, found {found}")));
-    match (input, limits.vocab) {
-        (Input::Tokens(tokens), Some(vocab)) => {
-            if tokens.len() != rows {
-                return wrong(format!("{rows} tokens"), tokens.len().to_string());
-            }
-            match tokens.iter().find(|&&t| t as usize >= vocab) {
-                Some(&token) => Err(BackendError::Token { token, vocab }),
-                None => Ok(rows),
-            }
-        }
-        (Input::Rows(values), None) => {
-            let wanted = rows.saturating_mul(limits.width_in);
+    match (input.rows(), limits.width_in) {
+        (None, Some(_)) => return wrong("input rows".into(), "tokens".into()),
+        (Some(_), None) => return wrong("tokens".into(), "input rows".into()),
+        (Some(values), Some(width)) => {
+            let wanted = rows.saturating_mul(width);
             if values.len() != wanted {
                 return wrong(format!("{wanted} values of input rows"), values.len().to_string());
             }
-            Ok(rows)
         }
-        (Input::Tokens(_), None) => wrong("input rows".into(), "tokens".into()),
-        (Input::Rows(_), Some(_)) => wrong("tokens".into(), "input rows".into()),
+        (None, None) => {}
+    }
+    match (input.tokens(), limits.vocab) {
+        (None, Some(_)) => wrong("tokens beside the input rows".into(), "none".into()),
+        (Some(tokens), _) if tokens.len() != rows => {
+            wrong(format!("{rows} tokens"), tokens.len().to_string())
+        }
+        (Some(tokens), Some(vocab)) => match tokens.iter().find(|&&token| token as usize >= vocab) {
+            Some(&token) => Err(BackendError::Token { token, vocab }),
+            None => Ok(()),
+        },
+        (_, None) => Ok(()),
     }
 }

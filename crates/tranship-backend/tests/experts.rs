@@ -129,6 +129,13 @@ program p
             }
             assert_eq!(bits(&parts), bits(&found));
         }
+        // And in two chains: the second gets the tokens beside its rows.
+        let (mut first, mut second) =
+            (compile(&[embed], &weights, &parity()), compile(&[&routed], &weights, &parity()));
+        let (mut here, mut there) = (first.new_state().unwrap(), second.new_state().unwrap());
+        let rows = run(first.as_mut(), here.as_mut(), 0, 3, Input::Tokens(&tokens));
+        let input = Input::RowsAndTokens(&rows, &tokens);
+        assert_eq!(bits(&run(second.as_mut(), there.as_mut(), 0, 3, input)), bits(&found));
         // Listed twice, an expert has the whole weight.
         let mut state = step.new_state().unwrap();
         assert_eq!(run(step.as_mut(), state.as_mut(), 0, 1, Input::Tokens(&[2])), [0.0, 0.0, 2.0]);

@@ -187,7 +187,7 @@ fn exercise(graph: &Graph, kv: DType) -> bool {
     let chain = Chain::new(vec![Arc::new(typed)], 8);
     let Ok(mut compiled) = backend.compile(&chain, &weights(graph)) else { return false };
     let limits = chain.limits();
-    let (rows, width) = (limits.ctx.unwrap_or(9).min(9), limits.width_in);
+    let (rows, width) = (limits.ctx.unwrap_or(9).min(9), limits.width_in.unwrap_or(1));
     let x = Draw(11).values(rows * width);
     let mut state = compiled.new_state().unwrap();
     let Ok(whole) = step(compiled.as_mut(), state.as_mut(), 0, &x, width) else { return false };

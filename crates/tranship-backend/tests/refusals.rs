@@ -55,8 +55,6 @@ fn programs_that_do_not_fit_are_named() {
         (&[TWO], "program 0 (`p`) takes other than one tensor of rows, or tokens at the start"),
         (&[FROZEN], "program 0 (`p`) reads `f`, which nothing writes or gives: it is no weight"),
         (&[EMBED, EMBED], "program 1 (`embed`) takes other than one tensor of rows, or tokens at the start"),
-        (&[HASHED], "program 0 (`decode`) needs tokens, and the chain starts with rows"),
-        (&[CACHE, HASHED], "program 1 (`decode`) needs tokens, and the chain starts with rows"),
         (&[CACHE, TWO], "program 1 (`p`) takes other than one tensor of rows, or tokens at the start"),
     ] {
         assert_eq!(refused(texts), format!("{WHY}{wanted}"));
@@ -64,23 +62,28 @@ fn programs_that_do_not_fit_are_named() {
         assert_eq!(error.to_string(), format!("{WHY}{wanted}"), "compiling says the same");
     }
     chain(&[EMBED, CACHE, CACHE, LINEAR], &weights(), &parity()).check().unwrap();
-    chain(&[EMBED, CACHE, HASHED], &weights(), &parity()).check().unwrap();
+    for texts in [&[EMBED, CACHE, HASHED][..], &[CACHE, HASHED], &[HASHED]] {
+        chain(texts, &weights(), &parity()).check().unwrap();
+    }
 }
 
 #[test]
 fn a_chain_knows_its_sizes() {
     let whole = chain(&[EMBED, CACHE, LINEAR], &weights(), &parity());
-    assert_eq!((whole.vocab(), whole.ctx(), whole.width_in(), whole.width_out()), (Some(9), Some(6), 0, 3));
+    assert_eq!(
+        (whole.vocab(), whole.ctx(), whole.width_in(), whole.width_out()),
+        (Some(9), Some(6), None, 3)
+    );
     let hashed = chain(&[EMBED, CACHE, HASHED], &weights(), &parity());
-    assert!(hashed.starts_with_tokens());
     assert_eq!(
         (hashed.vocab(), hashed.limits().vocab),
         (Some(7), Some(7)),
         "every table has a row for a token"
     );
+    let beside = chain(&[CACHE, HASHED], &weights(), &parity());
+    assert_eq!((beside.vocab(), beside.width_in(), beside.width_out()), (Some(7), Some(4), 3));
     let rows = chain(&[LINEAR], &weights(), &parity());
-    assert!(!rows.starts_with_tokens());
-    assert_eq!((rows.vocab(), rows.ctx(), rows.width_in(), rows.width_out()), (None, None, 4, 3));
+    assert_eq!((rows.vocab(), rows.ctx(), rows.width_in(), rows.width_out()), (None, None, Some(4), 3));
     let other = CACHE.replace("ctx=6", "ctx=5").replace("[6, 4]", "[5, 4]");
     let two = chain(&[CACHE, &other], &weights(), &parity());
     assert_eq!(two.ctx(), Some(5), "the fewest rows of all");
@@ -301,6 +304,21 @@ fn batches_are_held_to_their_chain() {
         refused("position 18446744073709551615 and 2 more rows are not countable")
     );
     assert_eq!(rows(&mut free, &[], 0), Ok(()));
+    // Tokens beside rows: wanted where a program takes them, else not looked at but for their number.
+    let mut hashed = compile(&[CACHE, HASHED], &weights(), &parity());
+    let both = |step: &mut Box<dyn Step>, segments: &[(usize, usize)], values: usize, tokens: &[u32]| {
+        let rows = vec![0.0; values];
+        batch(step.as_mut(), segments, Input::RowsAndTokens(&rows, tokens)).map_err(|e| e.to_string())
+    };
+    assert_eq!(both(&mut hashed, &[(0, 2), (5, 1)], 12, &[0, 6, 3]), Ok(()));
+    assert_eq!(both(&mut hashed, &[(0, 2)], 8, &[0]), refused("wanted 2 tokens, found 1"));
+    assert_eq!(both(&mut hashed, &[(0, 2)], 7, &[0, 1]), refused("wanted 8 values of input rows, found 7"));
+    assert_eq!(both(&mut hashed, &[(0, 1)], 4, &[7]), refused("token 7 is outside the vocabulary of 7"));
+    assert_eq!(rows(&mut hashed, &[(0, 1)], 4), refused("wanted tokens beside the input rows, found none"));
+    assert_eq!(tokens(&mut hashed, &[(0, 1)], &[0]), refused("wanted input rows, found tokens"));
+    assert_eq!(both(&mut layer, &[(0, 1)], 4, &[u32::MAX]), Ok(()));
+    assert_eq!(both(&mut layer, &[(0, 1)], 4, &[]), refused("wanted 1 tokens, found 0"));
+    assert_eq!(both(&mut model, &[(0, 1)], 4, &[0]), refused("wanted tokens, found input rows"));
 }
 
 #[test]

@@ -129,7 +129,7 @@ impl StepOf<'_> {
         let copies = (DECODE_BYTES / bytes.max(DECODE_BYTES / 64)).max(1);
         let mut step = backend.compile(&chain, &weights).expect("it compiles");
         let mut states: Vec<_> = (0..copies).map(|_| step.new_state().expect("memory")).collect();
-        let x = activations(self.rows, chain.width_in());
+        let x = activations(self.rows, chain.width_in().unwrap_or(0));
         let (mut out, mut turn) = (Vec::new(), 0);
         let mut group = c.benchmark_group("steps");
         group.sample_size(10).throughput(self.throughput);

@@ -243,13 +243,9 @@ impl CpuStep {
     /// Runs rows `first .. first + rows` of the batch's input, whose places and wanted rows have been noted.
     fn rows(&mut self, rows: usize, first: usize, input: Input<'_>, out: &mut Vec<f32>) {
         self.turn();
-        let mut tokens: &[u32] = &[];
-        match input {
-            Input::Tokens(all) => tokens = &all[first..first + rows],
-            Input::Rows(all) => {
-                let width = self.limits.width_in;
-                self.buffer_mut(rows * width).copy_from_slice(&all[first * width..(first + rows) * width]);
-            }
+        let tokens = input.tokens().and_then(|all| all.get(first..first + rows)).unwrap_or_default();
+        if let (Some(all), Some(width)) = (input.rows(), self.limits.width_in) {
+            self.buffer_mut(rows * width).copy_from_slice(&all[first * width..(first + rows) * width]);
         }
         let selects = selects(&self.parts);
         let body = self.parts.len() - usize::from(selects);

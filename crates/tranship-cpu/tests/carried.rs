@@ -55,7 +55,7 @@ fn compile(backend: &dyn Backend, texts: &[&str], policy: &str, max_rows: usize)
     }
     let chain = Chain::new(parts, max_rows);
     let step = backend.compile(&chain, &weights).unwrap_or_else(|e| panic!("{e}\n{}", texts[0]));
-    Compiled { step, carried: chain.carried(), width: chain.width_in() }
+    Compiled { step, carried: chain.carried(), width: chain.width_in().unwrap_or(0) }
 }
 
 /// What sequences gave, each with all its rows; and the valid rows of their states at the end.

@@ -115,17 +115,11 @@ impl Step for ReferenceStep {
         for segment in batch {
             let Some(state) = segment.state.as_any().downcast_mut::<RowState>() else { continue };
             let (rows, position) = (segment.rows, segment.position);
-            let mut tokens: &[u32] = &[];
-            let mut x = match input {
-                Input::Tokens(all) => {
-                    tokens = &all[first..first + rows];
-                    Vec::new()
-                }
-                Input::Rows(all) => {
-                    let width = self.limits.width_in;
-                    all[first * width..(first + rows) * width].to_vec()
-                }
-            };
+            let own = first..first + rows;
+            let tokens = input.tokens().and_then(|all| all.get(own.clone())).unwrap_or_default();
+            let width = self.limits.width_in.unwrap_or(0);
+            let mut x =
+                input.rows().map_or(Vec::new(), |all| all[own.start * width..own.end * width].to_vec());
             first += rows;
             let mut carried = 0;
             for part in &self.parts {
