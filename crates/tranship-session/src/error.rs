@@ -42,6 +42,28 @@ pub enum SessionError {
         /// The largest.
         most: u64,
     },
+    /// Parts that are not all layers of a model, each once and in order.
+    #[error("a layer split of {layers} layers in {parts} part{}: {what}", if *.parts == 1 { "" } else { "s" })]
+    Layers {
+        /// The model's layers.
+        layers: usize,
+        /// How many parts there are.
+        parts: usize,
+        /// Which layers are missing or doubled, or which part is wrong.
+        what: String,
+    },
+    /// Programs of a part that carry something other than what the contract has for its layers.
+    #[error("`{tensor}` of {layers} on {backend} {what}")]
+    Carried {
+        /// The carried tensor.
+        tensor: String,
+        /// The part's layers.
+        layers: String,
+        /// The part's backend.
+        backend: String,
+        /// What was wanted and found.
+        what: String,
+    },
     /// A step failed while it ran on this sequence, so its state is not whole.
     #[error("the sequence was left incomplete by a step that failed")]
     Incomplete,

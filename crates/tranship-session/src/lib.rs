@@ -1,8 +1,8 @@
 //! Running a model: its weights bound to a backend, steps over batches of sequences, and sequences that are
 //! suspended here and resumed elsewhere.
 //!
-//! A [`Model`] is a checkpoint with its specification. A [`Session`] compiles the model's programs once, on one
-//! backend under one policy. A [`Sequence`] is one text in progress; its state leaves as a hand-off
+//! A [`Model`] is a checkpoint with its specification. A [`Session`] compiles the model's programs once under one
+//! policy, on one backend or, cut between layers, in parts on several ([`Session::split`]). A [`Sequence`] is one text in progress; its state leaves as a hand-off
 //! ([`Session::suspend`]) and comes back in this or another session ([`Session::resume`]).
 //!
 //! ```no_run
@@ -31,10 +31,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod batches;
 mod chains;
 mod error;
 mod generate;
 mod model;
+mod parts;
+mod prefill;
 mod sequence;
 mod session;
 mod sources;
@@ -44,5 +47,7 @@ pub use chains::{Phase, Section, chain};
 pub use error::SessionError;
 pub use generate::{Next, argmax};
 pub use model::{Bound, Model};
+pub use parts::Part;
+pub use prefill::Finished;
 pub use sequence::{Rows, Sequence};
 pub use session::{Options, Session};

@@ -1,11 +1,16 @@
 //! One text in progress.
 
+use crate::parts::Layout;
+use std::sync::Arc;
 use tranship_backend::{Outputs, State};
 use tranship_handoff::Progress;
 
 /// A sequence: its carried tensors, and how far it has come.
 pub struct Sequence {
-    pub(crate) state: Box<dyn State>,
+    /// One for each part of the session.
+    pub(crate) states: Vec<Box<dyn State>>,
+    /// What they are made for.
+    pub(crate) layout: Arc<Layout>,
     pub(crate) progress: Progress,
     /// A step failed while it ran: the state is of no position.
     pub(crate) incomplete: bool,
@@ -24,7 +29,7 @@ impl Sequence {
 
     /// Bytes of memory that its carried tensors take.
     pub fn memory_bytes(&self) -> usize {
-        self.state.memory_bytes()
+        self.states.iter().map(|state| state.memory_bytes()).sum()
     }
 }
 

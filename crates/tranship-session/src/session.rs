@@ -1,11 +1,13 @@
-//! A session: one model on one backend under one policy, compiled once.
+//! A session: one model under one policy, compiled once, on one backend or in parts on several.
 
-use crate::chains::{Phase, Section, chain};
+use crate::batches::{Fault, Stages, Watch};
+use crate::parts::{Layout, Part, Stage, cuts, tile};
 use crate::{Model, Rows, Sequence, SessionError, transfer};
 use std::borrow::Cow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use tranship_backend::{Backend, BackendError, Chain, Input, Outputs, Segment, Step};
-use tranship_ctx::ComputeCtx;
+use tranship_backend::{Backend, BackendError, Outputs};
+use tranship_ctx::{ComputeCtx, Device};
 use tranship_handoff::{Contract, Expect, Handoff, Progress};
 use tranship_model::MAX_CTX;
 
@@ -25,15 +27,12 @@ impl Options {
     }
 }
 
-/// A model on a backend, ready to step.
+/// A model on one backend or several, ready to step.
 pub struct Session {
     model: Arc<Model>,
-    backend: Arc<dyn Backend>,
     policy: ComputeCtx,
-    contract: Contract,
-    prefill: Box<dyn Step>,
-    /// The step for single rows, where its programs differ from the prefill's.
-    decode: Option<Box<dyn Step>>,
+    layout: Arc<Layout>,
+    stages: Stages,
 }
 
 impl Session {
@@ -47,27 +46,55 @@ impl Session {
         policy: ComputeCtx,
         options: Options,
     ) -> Result<Session, SessionError> {
+        let part = Part { backend, layers: 0..model.spec().layers.len() };
+        Session::of(model, vec![(part, policy.clone())], policy, options)
+    }
+
+    /// Compiles a model's programs in parts, each a run of layers on a backend: the embedding goes with the first, the
+    /// head with the last. All compute under one policy, and what is carried is that of one contract, so that sequences
+    /// leave and come as those of a session of one part do.
+    ///
+    /// Rows cross from part to part as F32, `hidden × streams` values for each token ([`Session::crossing_bytes`]), and at
+    /// most [`Options::max_rows`] of them at once.
+    ///
+    /// # Errors
+    /// As [`Session::open`]; [`SessionError::Layers`] when the parts are not all layers, each once and in order.
+    pub fn split(
+        model: Arc<Model>,
+        parts: Vec<Part>,
+        policy: ComputeCtx,
+        options: Options,
+    ) -> Result<Session, SessionError> {
+        let layers: Vec<Range<usize>> = parts.iter().map(|part| part.layers.clone()).collect();
+        tile(model.spec().layers.len(), &layers)?;
+        let on_its_own = |part: Part| {
+            let policy = policy.clone().with_device(Device::of(part.backend.name()));
+            (part, policy)
+        };
+        Session::of(model, parts.into_iter().map(on_its_own).collect(), policy, options)
+    }
+
+    /// Compiles parts, each with the policy on its device.
+    fn of(
+        model: Arc<Model>,
+        parts: Vec<(Part, ComputeCtx)>,
+        policy: ComputeCtx,
+        options: Options,
+    ) -> Result<Session, SessionError> {
         if !model.has_weights() {
             return Err(SessionError::NoWeights(model.checkpoint().path().display().to_string()));
         }
         if options.ctx == 0 || options.ctx > MAX_CTX {
             return Err(SessionError::Context { ctx: options.ctx, most: MAX_CTX });
         }
-        let rows = options.max_rows.min(options.ctx as usize).max(1);
-        let section = Section::whole(&model);
-        let accepts = &backend.caps().accepts;
-        let build = |phase| chain(&model, &policy, accepts, (&section, phase), (options.ctx, rows));
-        let (prefill, decode) = (build(Phase::Prefill)?, build(Phase::Decode)?);
-        let step = backend.compile(&prefill, &model.weights())?;
-        let alike = canonical(&prefill) == canonical(&decode);
-        let single = if alike {
-            None
-        } else {
-            Some(backend.compile(&Chain { max_rows: 1, ..decode }, &model.weights())?)
-        };
+        let max_rows = options.max_rows.min(options.ctx as usize).max(1);
         // The digest of the weights is left out until a hand-off asks for it: it reads every byte.
         let contract = Contract::of(model.spec(), options.ctx, &policy, None)?;
-        Ok(Session { model, backend, policy, contract, prefill: step, decode: single })
+        let compile = |(part, policy)| Stage::compile(&model, part, &policy, &contract, max_rows);
+        let stages: Vec<Stage> = parts.into_iter().map(compile).collect::<Result<_, _>>()?;
+        let parts: Vec<Part> = stages.iter().map(|stage| stage.part.clone()).collect();
+        let layout = Arc::new(Layout { cuts: cuts(&contract, &parts), contract });
+        Ok(Session { model, policy, layout, stages: Stages::new(stages, max_rows) })
     }
 
     /// The model.
@@ -75,9 +102,19 @@ impl Session {
         &self.model
     }
 
-    /// The backend.
+    /// The parts: their layers and backends, in order.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.stages.iter().map(|stage| &stage.part)
+    }
+
+    /// The backend; of several parts, the first one's.
     pub fn backend(&self) -> &Arc<dyn Backend> {
-        &self.backend
+        &self.stages.first().part.backend
+    }
+
+    /// Bytes of rows that cross between parts for each token, at all cuts together: 0 in one part.
+    pub fn crossing_bytes(&self) -> usize {
+        self.stages.iter().filter_map(|stage| stage.limits.width_in).sum::<usize>() * size_of::<f32>()
     }
 
     /// The policy.
@@ -87,14 +124,19 @@ impl Session {
 
     /// The contract, with the digest of the weights.
     pub fn contract(&self) -> Contract {
-        let mut contract = self.contract.clone();
+        let mut contract = self.layout.contract.clone();
         contract.identity.weights = self.model.digest();
         contract
     }
 
+    /// What its sequences are made for.
+    pub(crate) fn layout(&self) -> &Arc<Layout> {
+        &self.layout
+    }
+
     /// Rows that a sequence may have.
     pub fn ctx(&self) -> usize {
-        self.contract.ctx as usize
+        self.layout.contract.ctx as usize
     }
 
     /// A new sequence, before its first token.
@@ -102,7 +144,9 @@ impl Session {
     /// # Errors
     /// When memory for its state is not to be had.
     pub fn sequence(&self) -> Result<Sequence, SessionError> {
-        Ok(Sequence { state: self.prefill.new_state()?, progress: Progress::start(), incomplete: false })
+        let states = self.stages.iter().map(|stage| stage.prefill.new_state()).collect::<Result<_, _>>()?;
+        let layout = self.layout.clone();
+        Ok(Sequence { states, layout, progress: Progress::start(), incomplete: false })
     }
 
     /// Runs the next tokens of one sequence, and gives the wanted logits: rows of the vocabulary's width.
@@ -126,32 +170,34 @@ impl Session {
     /// No tokens, tokens outside the vocabulary or past the context: no sequence has changed then. A failure of
     /// the device: the batch's sequences are incomplete, and refuse to go on.
     pub fn step(&mut self, batch: &mut [Rows<'_>], logits: &mut Vec<f32>) -> Result<(), SessionError> {
+        self.run(batch, logits, &mut |_, _| ControlFlow::Continue(()))
+    }
+
+    /// Runs a batch, and tells `watch` of each part that its last rows have run through.
+    pub(crate) fn run(
+        &mut self,
+        batch: &mut [Rows<'_>],
+        logits: &mut Vec<f32>,
+        watch: Watch<'_>,
+    ) -> Result<(), SessionError> {
         if batch.is_empty() || batch.iter().any(|r| r.tokens.is_empty()) {
             return Err(SessionError::NoTokens);
         }
         if batch.iter().any(|r| r.sequence.incomplete) {
             return Err(SessionError::Incomplete);
         }
+        let ours = |layout: &Arc<Layout>| Arc::ptr_eq(layout, &self.layout) || *layout == self.layout;
+        if !batch.iter().all(|r| ours(&r.sequence.layout)) {
+            let what = "a segment's state was made for other programs".into();
+            return Err(BackendError::Batch(what).into());
+        }
         let tokens: Cow<'_, [u32]> = match &*batch {
             [one] => Cow::Borrowed(one.tokens),
             many => Cow::Owned(many.iter().flat_map(|r| r.tokens.iter().copied()).collect()),
         };
-        let single = batch.iter().all(|r| r.tokens.len() == 1);
-        let mut segments = Vec::with_capacity(batch.len());
-        for rows in batch.iter_mut() {
-            let (position, count) = (rows.sequence.position(), rows.tokens.len());
-            let state = rows.sequence.state.as_mut();
-            segments.push(Segment { state, position, rows: count, outputs: rows.outputs });
-        }
-        let step = if single { self.decode.as_mut().unwrap_or(&mut self.prefill) } else { &mut self.prefill };
         let before = logits.len();
-        let ran = step.run(&mut segments, Input::Tokens(&tokens), logits);
-        drop(segments);
-        // These say that the batch was refused before anything ran; after any other the states are not known.
-        let refused = |e: &BackendError| {
-            matches!(e, BackendError::Batch(_) | BackendError::Context { .. } | BackendError::Token { .. })
-        };
-        let failed = ran.as_ref().is_err_and(|e| !refused(e));
+        let ran = self.stages.run((&mut *batch, &tokens), logits, watch);
+        let failed = matches!(ran, Err(Fault::Failed(_) | Fault::Stopped));
         if ran.is_err() {
             logits.truncate(before);
         }
@@ -161,7 +207,10 @@ impl Session {
                 rows.sequence.progress.push(rows.tokens);
             }
         }
-        Ok(ran?)
+        ran.map_err(|fault| match fault {
+            Fault::Refused(error) | Fault::Failed(error) => error.into(),
+            Fault::Stopped => SessionError::Incomplete,
+        })
     }
 
     /// The sequence's state as a hand-off: the valid rows of every carried tensor. `next_token` is the token that
@@ -173,9 +222,8 @@ impl Session {
         if sequence.incomplete {
             return Err(SessionError::Incomplete);
         }
-        let contract = self.contract();
-        let tensors = transfer::read(sequence.state.as_ref(), &contract, sequence.progress.position)?;
-        Ok(contract.take(Progress { next_token, ..sequence.progress }, tensors)?)
+        let tensors = transfer::read_all(&sequence.states, &sequence.layout, sequence.progress.position)?;
+        Ok(self.contract().take(Progress { next_token, ..sequence.progress }, tensors)?)
     }
 
     /// A sequence that goes on from a hand-off, after everything about it has been checked.
@@ -187,13 +235,8 @@ impl Session {
         let vocab = Some(self.model.spec().vocab);
         contract.check_for(handoff, &Expect { vocab, ..*expect })?;
         let mut sequence = self.sequence()?;
-        transfer::write(sequence.state.as_mut(), &contract, handoff, &self.policy)?;
+        transfer::write_all(&mut sequence.states, &self.layout, handoff, &self.policy)?;
         sequence.progress = handoff.progress()?;
         Ok(sequence)
     }
-}
-
-/// What a chain computes, without names.
-fn canonical(chain: &Chain) -> Vec<String> {
-    chain.parts.iter().map(|p| p.canonical()).collect()
 }

@@ -5,48 +5,65 @@
 //! context, by their positions.
 
 use crate::SessionError;
+use crate::parts::Layout;
 use std::ops::Range;
 use tranship_backend::State;
 use tranship_ctx::{ComputeCtx, CtxError};
-use tranship_handoff::{Carried, Contract, Handoff, HandoffTensor};
+use tranship_handoff::{Carried, Handoff, HandoffTensor};
 use tranship_tensor::Tensor;
 
-/// The valid rows of every carried tensor after `position` tokens, in the order of the contract.
-pub(crate) fn read(
-    state: &dyn State,
-    contract: &Contract,
+/// The valid rows of every carried tensor after `position` tokens, in the order of the contract. The states are those of
+/// the layout's parts.
+pub(crate) fn read_all(
+    states: &[Box<dyn State>],
+    layout: &Layout,
     position: u64,
 ) -> Result<Vec<HandoffTensor>, SessionError> {
-    let mut tensors = Vec::with_capacity(contract.carried.len());
-    for (i, carried) in contract.carried.iter().enumerate() {
-        let bytes = state.read(i, rows(carried, position))?;
-        let shape = carried.valid_shape(position);
-        tensors.push(HandoffTensor::new(carried.name.clone(), carried.dtype, shape, bytes));
-    }
-    Ok(tensors)
+    layout.tensors().map(|(part, i, carried)| read(states[part].as_ref(), i, carried, position)).collect()
 }
 
-/// Writes the rows of a hand-off that the contract has accepted into a fresh state; where one is of another type than
-/// the contract gives it, as the policy converts to caches.
-pub(crate) fn write(
-    state: &mut dyn State,
-    contract: &Contract,
+/// The valid rows of a state's tensor after `position` tokens.
+pub(crate) fn read(
+    state: &dyn State,
+    tensor: usize,
+    carried: &Carried,
+    position: u64,
+) -> Result<HandoffTensor, SessionError> {
+    let bytes = state.read(tensor, rows(carried, position))?;
+    Ok(HandoffTensor::new(carried.name.clone(), carried.dtype, carried.valid_shape(position), bytes))
+}
+
+/// Writes the rows of a hand-off that the contract has accepted into fresh states of the layout's parts.
+pub(crate) fn write_all(
+    states: &mut [Box<dyn State>],
+    layout: &Layout,
     handoff: &Handoff,
     policy: &ComputeCtx,
 ) -> Result<(), SessionError> {
-    for (i, carried) in contract.carried.iter().enumerate() {
+    for (part, i, carried) in layout.tensors() {
         let Some(tensor) = handoff.tensor(&carried.name) else { continue };
-        let first = rows(carried, handoff.position()).start;
-        if tensor.dtype == carried.dtype {
-            state.write(i, first, tensor.bytes())?;
-            continue;
-        }
-        let shape: Vec<usize> = tensor.shape.iter().map(|&s| s as usize).collect();
-        let held = Tensor::new(tensor.dtype, &shape, tensor.bytes()).map_err(CtxError::from)?;
-        let to = ComputeCtx::new(carried.dtype, policy.device.clone());
-        state.write(i, first, to.to_kv(&held)?.bytes())?;
+        write(states[part].as_mut(), (i, carried), tensor, handoff.position(), policy)?;
     }
     Ok(())
+}
+
+/// Writes the valid rows after `position` tokens into a state's tensor; where they are of another type than the contract
+/// gives it, as the policy converts to caches.
+fn write(
+    state: &mut dyn State,
+    (i, carried): (usize, &Carried),
+    tensor: &HandoffTensor,
+    position: u64,
+    policy: &ComputeCtx,
+) -> Result<(), SessionError> {
+    let first = rows(carried, position).start;
+    if tensor.dtype == carried.dtype {
+        return Ok(state.write(i, first, tensor.bytes())?);
+    }
+    let shape: Vec<usize> = tensor.shape.iter().map(|&s| s as usize).collect();
+    let held = Tensor::new(tensor.dtype, &shape, tensor.bytes()).map_err(CtxError::from)?;
+    let to = ComputeCtx::new(carried.dtype, policy.device.clone());
+    Ok(state.write(i, first, to.to_kv(&held)?.bytes())?)
 }
 
 /// The valid rows of a tensor as a state numbers them.
@@ -64,14 +81,36 @@ mod tests {
     };
     use tranship_ctx::Device;
     use tranship_dtype::DType;
-    use tranship_handoff::{Axis, Identity, Progress, VERSION};
+    use tranship_handoff::{Axis, Contract, Identity, Progress, VERSION};
     use tranship_program::{Extent, Program, ValueId};
+
+    /// The rows of a state that holds the whole contract.
+    fn read(
+        state: &dyn State,
+        contract: &Contract,
+        position: u64,
+    ) -> Result<Vec<HandoffTensor>, SessionError> {
+        let carried = contract.carried.iter().enumerate();
+        carried.map(|(i, c)| super::read(state, i, c, position)).collect()
+    }
+
+    fn write(
+        state: &mut dyn State,
+        contract: &Contract,
+        handoff: &Handoff,
+        policy: &ComputeCtx,
+    ) -> Result<(), SessionError> {
+        contract.carried.iter().enumerate().try_for_each(|(i, c)| {
+            let tensor = handoff.tensor(&c.name).expect("it was accepted");
+            super::write(state, (i, c), tensor, handoff.position(), policy)
+        })
+    }
 
     /// A layer with one tensor of each extent, two elements a row; the window is of 6.
     fn contract(ctx: u64, dtype: DType) -> Contract {
         let one = |name: &str, rows: u64, extent: Extent| {
             let axes = [("rows", rows), ("cols", 2)].map(|(name, size)| Axis { name: name.into(), size });
-            Carried { name: name.into(), layer: 0, axes: axes.into(), dtype, extent }
+            Carried { name: name.into(), layer: 0, axes: axes.into(), dtype, extent, segments: None }
         };
         let carried = vec![
             one("append", ctx, Extent::Append),
@@ -83,7 +122,8 @@ mod tests {
             one("frontier", 3, Extent::Frontier { rate: 4, keep: 0 }),
         ];
         let identity = Identity { weights: None, programs: "p".into(), policy: "numbers".into() };
-        Contract { version: VERSION, ctx, hidden: 2, streams: 1, carried, identity }
+        let (share, layers) = (None, None);
+        Contract { version: VERSION, ctx, hidden: 2, streams: 1, carried, identity, share, layers }
     }
 
     fn state(contract: &Contract) -> RowState {
@@ -277,6 +317,7 @@ mod tests {
             axes: c.axes.iter().map(|(name, size)| Axis { name: name.clone(), size: *size }).collect(),
             dtype,
             extent: c.extent,
+            segments: None,
         };
         let carried = chain.parts[1].carried().map(one).collect();
         let contract = Contract { carried, ..contract(ctx, DType::F32) };
