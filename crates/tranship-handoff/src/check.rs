@@ -121,6 +121,10 @@ fn identity(ours: &Contract, theirs: &Contract, expect: &Expect<'_>, errors: &mu
     if hidden(ours) != hidden(theirs) {
         errors.push(HandoffError::Hidden { wanted: hidden(ours), found: hidden(theirs) });
     }
+    if ours.share != theirs.share {
+        let of = |c: &Contract| c.share.map_or("the whole".into(), |share| share.to_string());
+        errors.push(HandoffError::Share { wanted: of(ours), found: of(theirs) });
+    }
     let (own, other) = (&ours.identity, &theirs.identity);
     if let Some(wanted) = &own.weights
         && other.weights.as_ref() != Some(wanted)

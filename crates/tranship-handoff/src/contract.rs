@@ -2,6 +2,7 @@
 
 use crate::layers::Lifted;
 use crate::listed::Listed;
+use crate::shares::{Layers, Share};
 use crate::unique::unique;
 use crate::{Handoff, HandoffError, HandoffTensor, Progress, Refusal};
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use std::ops::Range;
 use tranship_ctx::ComputeCtx;
 use tranship_dtype::DType;
 use tranship_model::ModelSpec;
-use tranship_program::Extent;
+use tranship_program::{Extent, Segments};
 
 /// The version of the manifest and of the hand-off file.
 pub const VERSION: u64 = 1;
@@ -29,6 +30,12 @@ pub struct Contract {
     pub carried: Vec<Carried>,
     /// What the state is good for.
     pub identity: Identity,
+    /// Whose share of each tensor it is; the whole where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
+    /// Which of the layers it is of; all where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<Layers>,
 }
 
 /// A carried tensor.
@@ -45,6 +52,8 @@ pub struct Carried {
     pub dtype: DType,
     /// Which rows are valid.
     pub extent: Extent,
+    /// Where it may be cut for several holders. Without, each of them has it whole.
+    pub segments: Option<Segments>,
 }
 
 /// An axis: what it counts, and how many.
@@ -150,7 +159,8 @@ impl Contract {
         let programs = lifted.digest(spec)?;
         let (hidden, streams) = (spec.hidden, spec.streams);
         let identity = Identity { weights, programs, policy: policy.numerics() };
-        let contract = Contract { version: VERSION, ctx, hidden, streams, carried, identity };
+        let contract =
+            Contract { version: VERSION, ctx, hidden, streams, carried, identity, share: None, layers: None };
         contract.valid()?;
         Ok(contract)
     }
@@ -217,7 +227,7 @@ impl Contract {
             }
             self.extent_holds(carried)?;
         }
-        Ok(())
+        crate::shares::hold(self).map_err(HandoffError::Format)
     }
 
     /// Holds a tensor's rows to its extent: as many as `ctx` positions fill, or as many as a span reaches.

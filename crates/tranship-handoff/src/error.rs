@@ -1,6 +1,6 @@
 //! Why a hand-off is refused: each reason by name, and all of them at once.
 
-use crate::Shown;
+use crate::{MOST_HOLDERS, Shown};
 use std::fmt;
 use tranship_dtype::DType;
 use tranship_model::ModelError;
@@ -176,6 +176,79 @@ pub enum HandoffError {
         name: String,
         /// The first row that does.
         row: u64,
+    },
+    /// So many holders cannot have a share of a tensor each: a cut would break one of its units.
+    #[error("`{}` has {count} units of {}, which {of} holders cannot share", Shown(name), Shown(axis))]
+    Cut {
+        /// The tensor.
+        name: String,
+        /// What the axis counts.
+        axis: String,
+        /// Units of a run on that axis.
+        count: u64,
+        /// The holders.
+        of: u64,
+    },
+    /// There is no such holder.
+    #[error(
+        "there is no share {index} of {of}: holders are counted from 0, and are at most {}",
+        MOST_HOLDERS
+    )]
+    Holder {
+        /// The holder's number.
+        index: u64,
+        /// The holders.
+        of: u64,
+    },
+    /// There are no such layers.
+    #[error("layers {from}..{to} are not among the contract's layers {first}..{last}")]
+    Layers {
+        /// The first layer.
+        from: u64,
+        /// The layer after the last.
+        to: u64,
+        /// The contract's first layer.
+        first: u64,
+        /// The layer after its last.
+        last: u64,
+    },
+    /// The hand-off is another share of the state.
+    #[error("the hand-off is {found} of the state, wanted {wanted}")]
+    Share {
+        /// Ours.
+        wanted: String,
+        /// Theirs.
+        found: String,
+    },
+    /// Of the parts of a hand-off, one cannot be joined with others.
+    #[error("{part}: {error}")]
+    Part {
+        /// The part.
+        part: String,
+        /// What is wrong with it.
+        error: Box<HandoffError>,
+    },
+    /// The parts of a hand-off are not all there.
+    #[error("{what} is missing")]
+    Lost {
+        /// What is in no part.
+        what: String,
+    },
+    /// Two parts of a hand-off are the same one.
+    #[error("{what} is there twice")]
+    Doubled {
+        /// What is in two parts.
+        what: String,
+    },
+    /// The parts of a hand-off are not of one.
+    #[error("{} differs between parts: {} in the first, {} here", Shown(what), Shown(wanted), Shown(found))]
+    Differs {
+        /// What differs.
+        what: String,
+        /// The first part's.
+        wanted: String,
+        /// This part's.
+        found: String,
     },
     /// The manifest and the tensors of a hand-off do not agree.
     #[error("`{}` is {found} in the file and {wanted} in its manifest", Shown(name))]

@@ -5,10 +5,11 @@
 
 use crate::digest::named;
 use crate::{Axis, Carried, HandoffError};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use tranship_ctx::ComputeCtx;
 use tranship_model::{Cut, ModelError, ModelSpec};
-use tranship_program::{Action, Graph, Role, same_state};
+use tranship_program::{Action, Graph, Role, Segments, ValueId, same_state};
 
 /// The programs of a model's layers at a context.
 pub(crate) struct Lifted {
@@ -24,6 +25,8 @@ struct Form {
     layer: usize,
     prefill: Graph,
     decode: Graph,
+    /// Where carried tensors may be cut, by their values in `decode`.
+    segments: BTreeMap<ValueId, Segments>,
 }
 
 /// The digest of a model's programs at a context: over `tranship programs 1`, a line feed, and their canonical text, in
@@ -73,6 +76,7 @@ impl Lifted {
                     .collect(),
                 dtype: policy.carried_dtype(Some(layer as u64), tensor),
                 extent: tensor.extent,
+                segments: form.segments.get(&tensor.value).cloned(),
             };
             form.decode.roles().carried().map(one).collect::<Vec<_>>()
         };
@@ -117,7 +121,8 @@ impl Form {
         same_state(&prefill, &decode)?;
         homeless(&prefill, &format!("layer {layer}, prefill"), None)?;
         homeless(&decode, &format!("layer {layer}, decode"), None)?;
-        Ok(Form { layer, prefill, decode })
+        let segments = segments(&prefill, &decode);
+        Ok(Form { layer, prefill, decode, segments })
     }
 
     /// Whether every carried tensor's name ends in the layer's number, so that those of other layers follow.
@@ -150,6 +155,15 @@ impl Form {
         };
         Ok(Canonical { prefill, decode, at_ctx })
     }
+}
+
+/// Where both programs of a layer let its carried tensors be cut. Where they do not agree on one, its holders have all of
+/// them whole: what one is made of may be another.
+fn segments(prefill: &Graph, decode: &Graph) -> BTreeMap<ValueId, Segments> {
+    let (before, found) = (prefill.segments(), decode.segments());
+    let pairs = prefill.roles().carried().zip(decode.roles().carried());
+    let agree = pairs.into_iter().all(|(a, b)| before.get(&a.value) == found.get(&b.value));
+    if agree { found } else { BTreeMap::new() }
 }
 
 fn lift(spec: &ModelSpec, cut: Cut) -> Result<Graph, HandoffError> {

@@ -4,7 +4,7 @@ use crate::{Axis, Carried};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use tranship_dtype::DType;
-use tranship_program::Extent;
+use tranship_program::{Extent, Run, Segments};
 
 /// The JSON form of [`Carried`].
 #[derive(Serialize, Deserialize)]
@@ -20,17 +20,39 @@ pub(crate) struct Listed {
     /// Tokens before the span that are kept, of a frontier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     keep: Option<u64>,
+    /// Where it may be cut, of those that may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    segments: Option<ListedSegments>,
+}
+
+/// The JSON form of [`Segments`].
+#[derive(Serialize, Deserialize)]
+struct ListedSegments {
+    axis: usize,
+    runs: Vec<ListedRun>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ListedRun {
+    count: u64,
+    size: u64,
 }
 
 impl From<Carried> for Listed {
     fn from(carried: Carried) -> Listed {
-        let Carried { name, layer, axes, dtype, extent } = carried;
+        let Carried { name, layer, axes, dtype, extent, segments } = carried;
         let (rate, keep) = match extent {
             Extent::Compressed { rate } => (Some(rate), None),
             Extent::Frontier { rate, keep } => (Some(rate), Some(keep)),
             _ => (None, None),
         };
-        Listed { name, layer, axes, dtype: dtype.name().into(), extent: extent.name().into(), rate, keep }
+        let run = |Run { count, size }| ListedRun { count, size };
+        let segments = segments.map(|Segments { axis, runs }| ListedSegments {
+            axis,
+            runs: runs.into_iter().map(run).collect(),
+        });
+        let (dtype, extent) = (dtype.name().into(), extent.name().into());
+        Listed { name, layer, axes, dtype, extent, rate, keep, segments }
     }
 }
 
@@ -40,8 +62,13 @@ impl TryFrom<Listed> for Carried {
     fn try_from(listed: Listed) -> Result<Carried, String> {
         let dtype = DType::from_str(&listed.dtype).map_err(|e| e.to_string())?;
         let extent = extent(&listed)?;
-        let Listed { name, layer, axes, .. } = listed;
-        Ok(Carried { name, layer, axes, dtype, extent })
+        let Listed { name, layer, axes, segments, .. } = listed;
+        let run = |ListedRun { count, size }| Run { count, size };
+        let segments = segments.map(|ListedSegments { axis, runs }| Segments {
+            axis,
+            runs: runs.into_iter().map(run).collect(),
+        });
+        Ok(Carried { name, layer, axes, dtype, extent, segments })
     }
 }
 

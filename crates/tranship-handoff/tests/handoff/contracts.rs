@@ -5,10 +5,13 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tranship_ctx::{ComputeCtx, Device};
 use tranship_dtype::DType;
-use tranship_handoff::{Axis, Carried, Contract, HandoffError, Identity, VERSION, contract as reference};
+use tranship_handoff::{
+    Axis, Carried, Contract, HandoffError, Identity, Layers, MOST_HOLDERS, Share, VERSION,
+    contract as reference,
+};
 use tranship_model::{Cut, Mixer, ModelSpec};
-use tranship_program::Extent;
 use tranship_program::ops::Scaling;
+use tranship_program::{Extent, Run, Segments};
 
 /// The manifest of a configuration, and the bytes of a sequence, held to a snapshot and to arithmetic: layers times
 /// two caches of `[ctx, kv_heads, head_dim]` in F32.
@@ -167,12 +170,17 @@ fn any_carried() -> impl Strategy<Value = Carried> {
         (1..=u64::MAX).prop_map(|rate| Extent::Compressed { rate }),
         (1u64..900, 0u64..900).prop_map(|(rate, keep)| Extent::Frontier { rate, keep }),
     ];
-    (any::<u64>(), axes, dtype, extent).prop_map(|(layer, axes, dtype, extent)| Carried {
-        name: String::new(),
-        layer,
-        axes: axes.into_iter().map(|(name, size)| Axis { name, size }).collect(),
-        dtype,
-        extent,
+    let cut = (any::<bool>(), 1usize..3, 1u64..5);
+    (0..1u64 << 40, axes, dtype, extent, cut).prop_map(|(layer, axes, dtype, extent, (cut, axis, size))| {
+        let axes: Vec<Axis> = axes.into_iter().map(|(name, size)| Axis { name, size }).collect();
+        // Units of a size, and what is left of the axis as a run of its own.
+        let runs = |all: u64| {
+            let (units, rest) = (Run { count: all / size, size }, Run { count: 1, size: all % size });
+            let runs = [units, rest].into_iter().filter(|run| run.count > 0 && run.size > 0).collect();
+            Segments { axis, runs }
+        };
+        let segments = axes.get(axis).filter(|_| cut).map(|axis| runs(axis.size));
+        Carried { name: String::new(), layer, axes, dtype, extent, segments }
     })
 }
 
@@ -186,6 +194,8 @@ proptest! {
         carried in prop::collection::vec(any_carried(), 0..6),
         policy in ".{0,20}",
         weighed in any::<bool>(),
+        share in prop::option::of((0u64..64, 64u64..=MOST_HOLDERS)),
+        layered in any::<bool>(),
     ) {
         let named = |(i, mut c): (usize, Carried)| {
             match c.extent {
@@ -203,6 +213,8 @@ proptest! {
             streams,
             carried: carried.into_iter().enumerate().map(named).collect(),
             identity: Identity { weights: weighed.then(|| WEIGHTS.into()), programs: "p".into(), policy },
+            share: share.map(|(index, of)| Share { index, of }),
+            layers: layered.then_some(Layers { from: 0, to: 1 << 50, of: 1 << 40 }),
         };
         prop_assert_eq!(Contract::from_json(&contract.to_json()).expect("it reads"), contract);
     }

@@ -15,7 +15,7 @@ const WINDOW: u64 = 6;
 
 fn carried(name: &str, layer: u64, axes: &[(&str, u64)], extent: Extent) -> Carried {
     let axes = axes.iter().map(|(name, size)| Axis { name: (*name).into(), size: *size }).collect();
-    Carried { name: name.into(), layer, axes, dtype: DType::F32, extent }
+    Carried { name: name.into(), layer, axes, dtype: DType::F32, extent, segments: None }
 }
 
 /// A model with a layer of each kind: attention, a memory behind a convolution, a sliding window with compressed rows
@@ -36,7 +36,8 @@ fn contract(ctx: u64) -> Contract {
     ];
     let (programs, policy) = ("p".into(), "numbers".into());
     let identity = Identity { weights: Some(WEIGHTS.into()), programs, policy };
-    Contract { version: VERSION, ctx, hidden: 16, streams: 1, carried: tensors, identity }
+    let (share, layers) = (None, None);
+    Contract { version: VERSION, ctx, hidden: 16, streams: 1, carried: tensors, identity, share, layers }
 }
 
 /// The element of a tensor at a logical row: all differ.

@@ -1,6 +1,7 @@
 //! What every family carries: the contracts of the fixture families, a line for each tensor, as snapshots.
 //!
-//! A line is: layer, name, extent, axes, type under the policy `quantized`. The order is that of layers and of first
+//! A line is: layer, name, extent, axes, type under the policy `quantized`, and the runs of units that it may be cut
+//! between, each as a count and the axis, with the size of a unit where it is not 1. The order is that of layers and of first
 //! touch. `INSTA_UPDATE=always` writes what was found; the difference is then for a person to read.
 
 use std::fmt::Write as _;
@@ -9,7 +10,7 @@ use tranship_ctx::{ComputeCtx, Device};
 use tranship_dtype::DType;
 use tranship_handoff::{Carried, Contract};
 use tranship_model::ModelSpec;
-use tranship_program::Extent;
+use tranship_program::{Extent, Run};
 
 /// A context that no window and no rate of a fixture divides.
 const CTX: u64 = 61;
@@ -34,7 +35,16 @@ fn specs() -> Vec<(String, ModelSpec)> {
 
 fn line(carried: &Carried) -> String {
     let axes: Vec<String> = carried.axes.iter().map(|a| format!("{} {}", a.name, a.size)).collect();
-    format!("{} {} {} [{}] {}", carried.layer, carried.name, carried.extent, axes.join(", "), carried.dtype)
+    let cut = carried.segments.as_ref().map_or("whole".into(), |segments| {
+        let axis = &carried.axes[segments.axis].name;
+        let run = |&Run { count, size }: &Run| match size {
+            1 => format!("{count} {axis}"),
+            _ => format!("{count} {axis} × {size}"),
+        };
+        segments.runs.iter().map(run).collect::<Vec<_>>().join(" | ")
+    });
+    let Carried { name, layer, extent, dtype, .. } = carried;
+    format!("{layer} {name} {extent} [{}] {dtype}: {cut}", axes.join(", "))
 }
 
 #[test]

@@ -287,7 +287,7 @@ fn refused_by_the_manifest_alone() {
     let mut there = good(&contract(CTX, &parity())).contract().clone();
     there.identity.weights = Some(WEIGHTS.replace('a', "b"));
     there.carried.pop();
-    there.carried[0].axes[1].size = 5;
+    (there.carried[0].axes[1].size, there.carried[0].segments) = (5, None);
     let progress = Progress::of(&TOKENS);
     // The opening's bytes alone, from a stream that would go on.
     let mut stream = StreamWriter::open(Vec::new(), there.clone(), progress).expect("it opens");
