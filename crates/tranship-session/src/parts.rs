@@ -170,7 +170,7 @@ pub(crate) fn tile(layers: usize, parts: &[Range<usize>]) -> Result<(), SessionE
     match parts.windows(2).position(|pair| pair[0].start > pair[1].start) {
         Some(i) => {
             let [before, after] = [i, i + 1].map(|i| run(&parts[i]));
-            fault(format!("{before} come before {after}"))
+            fault(format!("{after} after {before}, wanted in order"))
         }
         None => Ok(()),
     }
@@ -208,7 +208,7 @@ mod tests {
             (7, &[0..4, 4..8], "layer 7 is not there"),
             (7, &[0..7, 9..usize::MAX], "layer 9 is not there"),
             (7, &[0..3, 3..3, 3..7], "part 1 has none"),
-            (7, &[3..7, 0..3], "layers 3-6 come before layers 0-2"),
+            (7, &[3..7, 0..3], "layers 0-2 after layers 3-6, wanted in order"),
         ] {
             let found = tile(layers, parts).err().map_or(String::new(), |e| e.to_string());
             let count = parts.len();
