@@ -41,6 +41,7 @@ mod prefill;
 mod sequence;
 mod session;
 mod sources;
+mod streaming;
 mod transfer;
 
 pub use chains::{Phase, Section, chain};

@@ -28,6 +28,12 @@ impl Finished<'_> {
         let carried = self.layout.carried(self.part).iter().enumerate();
         carried.map(|(i, c)| transfer::read(self.state, i, c, self.progress.position)).collect()
     }
+
+    /// The bytes of the valid rows of one of these layers' carried tensors, by its number among them.
+    pub(crate) fn rows(&self, tensor: usize) -> Result<Vec<u8>, SessionError> {
+        let carried = &self.layout.carried(self.part)[tensor];
+        transfer::read_rows(self.state, tensor, carried, self.progress.position)
+    }
 }
 
 impl Session {

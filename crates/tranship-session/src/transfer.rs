@@ -29,8 +29,18 @@ pub(crate) fn read(
     carried: &Carried,
     position: u64,
 ) -> Result<HandoffTensor, SessionError> {
-    let bytes = state.read(tensor, rows(carried, position))?;
+    let bytes = read_rows(state, tensor, carried, position)?;
     Ok(HandoffTensor::new(carried.name.clone(), carried.dtype, carried.valid_shape(position), bytes))
+}
+
+/// The bytes of these rows.
+pub(crate) fn read_rows(
+    state: &dyn State,
+    tensor: usize,
+    carried: &Carried,
+    position: u64,
+) -> Result<Vec<u8>, SessionError> {
+    Ok(state.read(tensor, rows(carried, position))?)
 }
 
 /// Writes the rows of a hand-off that the contract has accepted into fresh states of the layout's parts.
@@ -49,7 +59,7 @@ pub(crate) fn write_all(
 
 /// Writes the valid rows after `position` tokens into a state's tensor; where they are of another type than the contract
 /// gives it, as the policy converts to caches.
-fn write(
+pub(crate) fn write(
     state: &mut dyn State,
     (i, carried): (usize, &Carried),
     tensor: &HandoffTensor,
