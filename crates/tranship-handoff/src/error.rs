@@ -229,13 +229,13 @@ pub enum HandoffError {
         error: Box<HandoffError>,
     },
     /// The parts of a hand-off are not all there.
-    #[error("{what} is missing")]
+    #[error("no part has {what}")]
     Lost {
         /// What is in no part.
         what: String,
     },
     /// Two parts of a hand-off are the same one.
-    #[error("{what} is there twice")]
+    #[error("two parts have {what}")]
     Doubled {
         /// What is in two parts.
         what: String,

@@ -5,7 +5,7 @@ use crate::shares::{Layers, Pieces, Share};
 use crate::{Handoff, HandoffError, HandoffTensor, Refusal};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use tranship_program::Run;
+use tranship_program::{Run, Segments};
 
 /// A part, and what it is called in messages.
 type Named<'a> = (String, &'a Handoff);
@@ -93,7 +93,7 @@ fn named(parts: &[Handoff]) -> Result<Vec<Named<'_>>, Refusal> {
         if said.is_empty() { format!("part {i}") } else { format!("part {i} ({})", said.join(", ")) }
     };
     let Some(first) = parts.first() else {
-        return Err(HandoffError::Lost { what: "every part".into() }.into());
+        return Err(HandoffError::Lost { what: "anything".into() }.into());
     };
     let named: Vec<(String, &Handoff)> =
         parts.iter().enumerate().map(|(i, part)| (name((i, part)), part)).collect();
@@ -225,8 +225,11 @@ fn listed_alike(name: &str, first: &Contract, part: &Contract) -> Vec<HandoffErr
     let found = |c: &Carried| part.carried.iter().find(|other| other.name == c.name);
     let described = |c: &Carried| {
         let axes: Vec<String> = c.axes.iter().map(|a| format!("{} {}", a.name, a.size)).collect();
-        let cut =
-            c.segments.as_ref().map_or("uncut".into(), |s| format!("{:?} along axis {}", s.runs, s.axis));
+        let runs =
+            |s: &Segments| s.runs.iter().map(|r| format!("{} × {}", r.count, r.size)).collect::<Vec<_>>();
+        let cut = c.segments.as_ref().map_or("whole at every holder".into(), |s| {
+            format!("{} along axis {}", runs(s).join(" and "), s.axis)
+        });
         format!("[{}] {} ({}, layer {}), {cut}", axes.join(", "), c.dtype, c.extent, c.layer)
     };
     let mut errors = Vec::new();

@@ -13,10 +13,10 @@ use tranship_model::ModelSpec;
 use tranship_program::{Extent, Run};
 
 /// A context that no window and no rate of a fixture divides.
-const CTX: u64 = 61;
+pub const CTX: u64 = 61;
 
 /// The fixture families by name.
-fn specs() -> Vec<(String, ModelSpec)> {
+pub fn specs() -> Vec<(String, ModelSpec)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/families");
     let entries = std::fs::read_dir(folder).expect("the fixture families");
     let mut found: Vec<(String, ModelSpec)> = entries

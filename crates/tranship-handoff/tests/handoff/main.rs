@@ -7,4 +7,5 @@ mod families;
 mod files;
 mod hostile;
 mod refusals;
+mod shares;
 mod streams;
