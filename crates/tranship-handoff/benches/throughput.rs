@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use tranship_ctx::{ComputeCtx, Device};
 use tranship_handoff::{
-    Carried, Contract, Expect, Handoff, Incoming, Progress, Refusal, StreamWriter, write_file,
+    Carried, Contract, Expect, Handoff, Opening, Progress, Refusal, StreamWriter, write_file,
 };
 use tranship_model::ModelSpec;
 
@@ -139,7 +139,8 @@ fn measure(folder: &Path) -> Outcome {
         Ok(contract.check(black_box(&read))?)
     };
     let received = || -> Outcome {
-        let mut incoming = Incoming::open(fs::File::open(path("there"))?, &contract, Expect::default())?;
+        let mut incoming =
+            Opening::read(fs::File::open(path("there"))?)?.under(&contract, Expect::default())?;
         while let Some(tensor) = incoming.next_tensor()? {
             black_box(tensor);
         }
@@ -161,7 +162,7 @@ fn measure(folder: &Path) -> Outcome {
         let (input, output) = std::io::pipe()?;
         std::thread::scope(|scope| -> Outcome {
             let sending = scope.spawn(|| streamed(&handoff, output));
-            let mut incoming = Incoming::open(input, &contract, Expect::default())?;
+            let mut incoming = Opening::read(input)?.under(&contract, Expect::default())?;
             while let Some(tensor) = incoming.next_tensor()? {
                 black_box(tensor);
             }

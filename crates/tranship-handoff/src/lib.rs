@@ -51,4 +51,4 @@ pub use handoff::{Handoff, HandoffTensor};
 pub use layers::program_digest;
 pub use shares::{Layers, MOST_HOLDERS, Share};
 pub use shown::Shown;
-pub use stream::{Incoming, StreamWriter};
+pub use stream::{Incoming, Opening, StreamWriter};

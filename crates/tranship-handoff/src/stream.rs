@@ -98,7 +98,7 @@ fn send(out: &mut impl Write, bytes: &[u8]) -> Result<(), HandoffError> {
     out.write_all(bytes).map_err(HandoffError::input)
 }
 
-/// Reads a hand-off of either form under a contract, tensor by tensor: each can be installed as it comes, and is worth
+/// A hand-off of either form under a contract, read tensor by tensor ([`Opening::under`]): each can be installed as it comes, and is worth
 /// something only after [`Incoming::finish`].
 ///
 /// What a manifest or a header shows is refused before a byte of a tensor is read, every reason at once. So a sender can
@@ -113,25 +113,24 @@ pub struct Incoming<'c, R: Read> {
     seen: Vec<bool>,
 }
 
-impl<'c, R: Read> Incoming<'c, R> {
-    /// Reads the manifest, and holds it to the contract and to what the receiver expects.
+/// The manifest of a hand-off of either form, as far as it has come: enough to make a place for the state.
+pub struct Opening<R: Read> {
+    input: R,
+    course: Course,
+    /// Tensors that are next: those of a file.
+    entries: Vec<Entry>,
+}
+
+impl<R: Read> Opening<R> {
+    /// Reads the manifest, and nothing that comes after it.
     ///
     /// # Errors
-    /// What is no hand-off, or every reason for which this one does not fit as far as it has come.
-    pub fn open(mut input: R, ours: &'c Contract, expect: Expect<'c>) -> Result<Incoming<'c, R>, Refusal> {
+    /// What is no hand-off, or none of a version that is read here.
+    pub fn read(mut input: R) -> Result<Opening<R>, HandoffError> {
         let none = || HandoffError::Ends("before its first byte".into());
         let mut header = frame::next(&mut input)?.ok_or_else(none)?;
         let course = Course::open(&mut header)?;
-        let seen = vec![false; ours.carried.len()];
-        let mut incoming = Incoming { input, ours, expect, course, entries: VecDeque::new(), seen };
-        let mut errors = Vec::new();
-        let manifest = &incoming.course.manifest;
-        check::manifest(ours, manifest, &incoming.expect, &mut errors);
-        check::listing(ours, manifest, &incoming.expect, &mut errors);
-        if errors.is_empty() && incoming.course.is_file() {
-            incoming.frame(header.entries)?;
-        }
-        if errors.is_empty() { Ok(incoming) } else { Err(Refusal { errors }) }
+        Ok(Opening { input, course, entries: header.entries })
     }
 
     /// The contract that the state was made under.
@@ -144,6 +143,28 @@ impl<'c, R: Read> Incoming<'c, R> {
         self.course.manifest.position
     }
 
+    /// Holds the manifest to a contract and to what the receiver expects.
+    ///
+    /// # Errors
+    /// Every reason for which the hand-off does not fit as far as it has come.
+    pub fn under<'c>(self, ours: &'c Contract, expect: Expect<'c>) -> Result<Incoming<'c, R>, Refusal> {
+        let Opening { input, course, entries } = self;
+        let mut errors = Vec::new();
+        check::manifest(ours, &course.manifest, &expect, &mut errors);
+        check::listing(ours, &course.manifest, &expect, &mut errors);
+        if !errors.is_empty() {
+            return Err(Refusal { errors });
+        }
+        let seen = vec![false; ours.carried.len()];
+        let mut incoming = Incoming { input, ours, expect, course, entries: VecDeque::new(), seen };
+        if incoming.course.is_file() {
+            incoming.frame(entries)?;
+        }
+        Ok(incoming)
+    }
+}
+
+impl<R: Read> Incoming<'_, R> {
     /// The next tensor, and its place among the contract's carried ones; `None` when all have come.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use tranship_backend::Outputs;
-use tranship_handoff::{Carried, Contract, Expect, Incoming, Progress};
+use tranship_handoff::{Carried, Contract, Expect, Opening, Progress};
 use tranship_handoff::{Refusal, StreamWriter, write_file};
 
 /// What leaves a session as a stream: a layer with the rows of its tensors, then the token that follows them all.
@@ -123,20 +123,24 @@ impl Session {
         Ok(logits)
     }
 
-    /// A sequence that goes on from a hand-off of either form, which is read tensor by tensor and installed as it comes.
-    /// What follows the close of a stream is left in the input. Returns the sequence and the input.
+    /// A sequence that goes on from a hand-off of either form, of which the opening has been read: tensor by tensor, each
+    /// installed as it comes. What follows the close of a stream is left in the input. Returns the sequence and the input.
     ///
     /// # Errors
     /// As [`Session::resume`], as soon as what has come shows that it does not fit, and where the input
     /// ends early.
-    pub fn receive<R: Read>(&self, input: R, expect: &Expect<'_>) -> Result<(Sequence, R), SessionError> {
+    pub fn receive<R: Read>(
+        &self,
+        opening: Opening<R>,
+        expect: &Expect<'_>,
+    ) -> Result<(Sequence, R), SessionError> {
         let contract = self.contract();
         let vocab = Some(self.model().spec().vocab);
-        let mut incoming = Incoming::open(input, &contract, Expect { vocab, ..*expect })?;
+        let position = opening.position();
+        let mut incoming = opening.under(&contract, Expect { vocab, ..*expect })?;
         let mut sequence = self.sequence()?;
         let layout = sequence.layout.clone();
         let places: Vec<(usize, usize, &Carried)> = layout.tensors().collect();
-        let position = incoming.position();
         while let Some((at, tensor)) = incoming.next_tensor()? {
             let (part, i, carried) = places[at];
             transfer::write(sequence.states[part].as_mut(), (i, carried), &tensor, position, self.policy())?;

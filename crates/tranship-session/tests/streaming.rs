@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use tranship_backend::{Backend, Outputs, Reference};
 use tranship_ctx::{ComputeCtx, Device};
-use tranship_handoff::{Expect, Handoff, Incoming};
+use tranship_handoff::{Expect, Handoff, Opening};
 use tranship_session::{Model, Options, Part, Sequence, Session, SessionError, argmax};
 
 fn model(name: &str) -> Arc<Model> {
@@ -47,6 +47,10 @@ fn greedy(session: &mut Session, sequence: &mut Sequence, first: u32) -> Vec<u32
     tokens
 }
 
+fn opening(bytes: &[u8]) -> Opening<&[u8]> {
+    Opening::read(bytes).expect("a manifest")
+}
+
 const MODELS: [&str; 4] =
     ["models/llama_mha", "families/gemma3_text", "families/qwen3_next", "families/deepseek_v4"];
 
@@ -82,7 +86,7 @@ fn every_way_is_one_hand_off() {
         let expect = Expect { tokens: Some(&prompt), ..Expect::default() };
         let file = std::fs::read(&path).expect("it is there");
         for (form, bytes) in [("a file", file), ("a stream", early)] {
-            let (mut received, rest) = there.receive(bytes.as_slice(), &expect).expect("it fits");
+            let (mut received, rest) = there.receive(opening(&bytes), &expect).expect("it fits");
             assert!(rest.is_empty(), "{name}, {form}");
             assert_eq!(received.position(), prompt.len());
             let same = there.suspend(&received, Some(next)).expect("it fits");
@@ -130,7 +134,10 @@ fn installed_before_the_last_layer_comes() {
     let prompt = prompt();
     std::thread::scope(|scope| {
         let receiving = scope.spawn(|| {
-            let mut incoming = Incoming::open(input, &contract, Expect::default()).expect("it fits");
+            let mut incoming = Opening::read(input)
+                .expect("a manifest")
+                .under(&contract, Expect::default())
+                .expect("it fits");
             let mut order = Vec::new();
             while let Some((at, tensor)) = incoming.next_tensor().expect("it fits") {
                 order.push(tensor.name);
@@ -208,12 +215,13 @@ fn refused_at_the_opening() {
     let mut sequence = here.sequence().expect("memory");
     here.extend(&mut sequence, &prompt(), Outputs::None).expect("it runs");
     let (stream, _) = here.send(&sequence, None, Vec::new()).expect("it is sent");
-    let opening = 8 + u64::from_le_bytes(stream[..8].try_into().expect("8 bytes")) as usize;
+    let first = 8 + u64::from_le_bytes(stream[..8].try_into().expect("8 bytes")) as usize;
     let there = whole(&other, 40);
-    let error = there.receive(&stream[..opening], &Expect::default()).err().expect("another model");
+    let error = there.receive(opening(&stream[..first]), &Expect::default()).err().expect("another model");
     let SessionError::Refused(refusal) = error else { panic!("{error}") };
     assert!(refusal.errors.len() > 2, "{refusal}");
     let there = whole(&llama, 40);
-    let error = there.receive(&stream[..opening], &Expect::default()).err().expect("it ends").to_string();
+    let error =
+        there.receive(opening(&stream[..first]), &Expect::default()).err().expect("it ends").to_string();
     assert_eq!(error, "the hand-off ends early: before its first layer");
 }

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tranship_dtype::DType;
 use tranship_handoff::{
-    Carried, Contract, Expect, Handoff, HandoffError, HandoffTensor, Incoming, Progress, Refusal,
+    Carried, Contract, Expect, Handoff, HandoffError, HandoffTensor, Opening, Progress, Refusal,
     StreamWriter, write_file,
 };
 use tranship_model::ModelSpec;
@@ -37,7 +37,7 @@ fn streamed(handoff: &Handoff) -> Vec<u8> {
 
 /// Reads either form under a contract: its tensors by their places, and how far the sequence is.
 fn taken(bytes: &[u8], ours: &Contract) -> Result<(Vec<(usize, HandoffTensor)>, Progress), Refusal> {
-    let mut incoming = Incoming::open(bytes, ours, Expect { vocab: Some(160), ..Expect::default() })?;
+    let mut incoming = Opening::read(bytes)?.under(ours, Expect { vocab: Some(160), ..Expect::default() })?;
     let mut tensors = Vec::new();
     while let Some(tensor) = incoming.next_tensor()? {
         tensors.push(tensor);
@@ -88,7 +88,8 @@ fn in_files_and_sockets() {
     let two = [stream.clone(), stream].concat();
     let mut input = two.as_slice();
     for _ in 0..2 {
-        let incoming = Incoming::open(&mut input, &ours, Expect::default()).expect("it opens");
+        let incoming =
+            Opening::read(&mut input).expect("a manifest").under(&ours, Expect::default()).expect("it opens");
         incoming.finish().expect("it is whole");
     }
     assert!(input.is_empty());
@@ -299,7 +300,10 @@ fn refused_by_the_manifest_alone() {
     stream.layer(1, &rows).expect("it is sent");
     let (bytes, _) = stream.close(None).expect("it is closed");
     let opening = frames(&bytes).into_iter().take(1).collect::<Vec<_>>();
-    let error = Incoming::open(joined(&opening).as_slice(), &other, Expect::default()).err();
+    let error = Opening::read(joined(&opening).as_slice())
+        .expect("a manifest")
+        .under(&other, Expect::default())
+        .err();
     let Refusal { errors } = error.expect("it does not fit");
     let kinds: Vec<String> =
         errors.iter().map(|e| format!("{e:?}").split([' ', '{']).next().unwrap_or("").into()).collect();
@@ -358,7 +362,10 @@ fn announced_and_not_sent() {
     assert!(most.load(Ordering::Relaxed) <= 64 << 20);
     // Under a contract it is refused before any of it is read.
     let most = AtomicUsize::new(0);
-    let error = Incoming::open(Watched { bytes: &bytes, most: &most }, &ours, Expect::default()).err();
+    let error = Opening::read(Watched { bytes: &bytes, most: &most })
+        .expect("a manifest")
+        .under(&ours, Expect::default())
+        .err();
     let error = error.expect("no room").to_string();
     assert!(error.starts_with("position 1099511627775 leaves no row"), "{error}");
     assert!(most.load(Ordering::Relaxed) < 1 << 20);
