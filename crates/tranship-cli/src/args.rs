@@ -5,6 +5,7 @@ use crate::commands::{
 };
 use clap::{Args, Parser, Subcommand};
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// One language model across unlike chips: prefill here, decode there.
@@ -74,6 +75,43 @@ pub struct Compute {
     /// Threads of a backend on this machine's processor [default: all cores]
     #[arg(short = 't', long, value_name = "THREADS")]
     pub threads: Option<NonZeroUsize>,
+}
+
+/// A model in parts, each a run of layers on a backend.
+#[derive(Args, Clone)]
+pub struct Parts {
+    /// Run the layers in parts: on which backend which layers, from 0 and inclusive, as in cpu=0-14,reference=15-29
+    #[arg(
+        long,
+        value_name = "B=A-C,...",
+        value_delimiter = ',',
+        value_parser = layer_run,
+        conflicts_with = "backend"
+    )]
+    pub layers: Vec<LayerRun>,
+}
+
+/// Layers of a part, on a backend by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerRun {
+    /// The backend.
+    pub backend: String,
+    /// The layers.
+    pub layers: Range<usize>,
+}
+
+/// `B=A-C`, or `B=A` for one layer.
+fn layer_run(text: &str) -> Result<LayerRun, String> {
+    let wanted = || "wanted BACKEND=FIRST-LAST, as in cpu=0-14".to_owned();
+    let (backend, layers) = text.trim().split_once('=').ok_or_else(wanted)?;
+    let (first, last) = layers.split_once('-').unwrap_or((layers, layers));
+    let number = |text: &str| text.trim().parse::<usize>().map_err(|e| format!("layer `{text}`: {e}"));
+    let (first, last) = (number(first)?, number(last)?);
+    if last < first {
+        return Err(format!("layer {last} comes before layer {first}"));
+    }
+    let end = last.checked_add(1).ok_or_else(|| format!("layer {last} is not countable"))?;
+    Ok(LayerRun { backend: backend.trim().to_owned(), layers: first..end })
 }
 
 /// What to run: exactly one of the two.

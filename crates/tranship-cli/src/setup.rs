@@ -1,6 +1,6 @@
 //! From flags to things: the model, a backend with its policy, a context length, tokens, a session.
 
-use crate::args::{Compute, Covers, Input};
+use crate::args::{Compute, Covers, Input, Parts};
 use crate::error::CliError;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tranship::backends::{self, BackendOptions};
 use tranship::ctx::{ComputeCtx, Device};
 use tranship::model::ModelError;
 use tranship::prelude::{Backend, Model, Options, Sampler, SamplerOptions, Session, Specials, Tokenizer};
-use tranship::session::SessionError;
+use tranship::session::{Part, SessionError};
 use tranship::{Error, text};
 
 /// The context that a model gets where none is asked for and the tokens need no more.
@@ -36,10 +36,12 @@ pub fn runnable(path: &Path) -> Result<Arc<Model>, CliError> {
     Err(SessionError::NoWeights(model.checkpoint().path().display().to_string()).into())
 }
 
-/// A backend and the policy that it computes under.
+/// A backend, or several with the layers of each, and the policy that they compute under.
 pub struct Chip {
-    /// The backend.
+    /// The backend; of several, that of the first layers.
     pub backend: Arc<dyn Backend>,
+    /// The parts of a model that is split; none of one that is not.
+    pub parts: Vec<Part>,
     /// The policy.
     pub policy: ComputeCtx,
     /// The policy's name.
@@ -60,7 +62,24 @@ impl Compute {
             None => backends::default_policy(name)?.to_owned(),
         };
         let policy = ComputeCtx::preset(&policy_name, Device::of(name))?;
-        Ok(Chip { backend, policy, policy_name })
+        Ok(Chip { backend, parts: Vec::new(), policy, policy_name })
+    }
+
+    /// The backends of the layers, if parts are asked for, under the policy that is asked for or the first one's own;
+    /// else as [`Compute::chip`].
+    pub fn chip_of(&self, parts: &Parts) -> Result<Chip, CliError> {
+        let Some(first) = parts.layers.first() else { return self.chip() };
+        let mut chip = self.chip_named(&first.backend)?;
+        for run in &parts.layers {
+            // A backend that is named twice is opened once: its parts share its threads.
+            let opened = chip.parts.iter().map(|part| &part.backend).chain([&chip.backend]);
+            let backend = match opened.into_iter().find(|opened| opened.name() == run.backend) {
+                Some(opened) => opened.clone(),
+                None => backends::open(&run.backend, &BackendOptions { threads: self.threads })?,
+            };
+            chip.parts.push(Part { backend, layers: run.layers.clone() });
+        }
+        Ok(chip)
     }
 
     /// The name of the backend that is asked for, or of the default.
@@ -76,10 +95,25 @@ impl Compute {
 }
 
 impl Chip {
-    /// A session of a model on this backend.
+    /// A session of a model on this backend, or in these parts.
     pub fn session(&self, model: &Arc<Model>, ctx: u64) -> Result<Session, CliError> {
-        let options = Options::new(ctx);
-        Ok(Session::open(model.clone(), self.backend.clone(), self.policy.clone(), options)?)
+        let (model, policy, options) = (model.clone(), self.policy.clone(), Options::new(ctx));
+        if self.parts.is_empty() {
+            return Ok(Session::open(model, self.backend.clone(), policy, options)?);
+        }
+        Ok(Session::split(model, self.parts.clone(), policy, options)?)
+    }
+
+    /// The backends, each once: by name or by description, as `of` says.
+    pub fn backends<'c>(&'c self, of: impl Fn(&'c dyn Backend) -> &'c str) -> Vec<&'c str> {
+        let mut told = vec![of(self.backend.as_ref())];
+        for part in &self.parts {
+            let own = of(part.backend.as_ref());
+            if !told.contains(&own) {
+                told.push(own);
+            }
+        }
+        told
     }
 }
 

@@ -1,6 +1,6 @@
 //! `tranship bench`: tokens in a second, prefilling and decoding, and what loading takes.
 
-use crate::args::{Compute, ModelArg};
+use crate::args::{Compute, ModelArg, Parts};
 use crate::error::CliError;
 use crate::{out, setup};
 use clap::Args;
@@ -9,6 +9,7 @@ use std::num::NonZeroUsize;
 use std::time::Instant;
 use tranship::backend::Outputs;
 use tranship::prelude::{Rows, Session};
+use tranship::session::Part;
 
 /// Flags of `bench`.
 #[derive(Args)]
@@ -28,6 +29,8 @@ pub struct Bench {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    parts: Parts,
+    #[command(flatten)]
     compute: Compute,
 }
 
@@ -41,7 +44,7 @@ pub fn run(command: &Bench) -> Result<(), CliError> {
     let rows = command.prompt.max(command.decode);
     let ctx = command.compute.ctx.unwrap_or(rows as u64);
     setup::fits(rows, ctx)?;
-    let chip = command.compute.chip()?;
+    let chip = command.compute.chip_of(&command.parts)?;
     let mut session = chip.session(&model, ctx)?;
     let load_ms = start.elapsed().as_secs_f64() * 1e3;
 
@@ -66,10 +69,12 @@ pub fn run(command: &Bench) -> Result<(), CliError> {
             "decode_tps": decode_tps,
             "load_ms": load_ms,
             "peak_rss_bytes": rss,
-            "backend": chip.backend.name(),
+            "backend": chip.backends(|b| b.name()).join("+"),
+            "layers": layers(&session),
+            "crossing_bytes": session.crossing_bytes(),
             "policy": chip.policy_name,
             "model": path,
-            "device": chip.backend.caps().description,
+            "device": chip.backends(|b| &b.caps().description).join("; "),
             "threads": threads(command),
             "ctx": ctx,
             "prompt_tokens": command.prompt,
@@ -82,8 +87,8 @@ pub fn run(command: &Bench) -> Result<(), CliError> {
         "{path}\n{} on {} ({}), ctx {ctx}, medians of {}\n  prefill {:5}  {}\n  decode  {:5}  {}\n  \
          load           {load_ms:10.1} ms\n  peak memory    {:>10}\n",
         chip.policy_name,
-        chip.backend.name(),
-        chip.backend.caps().description,
+        chip.backends(|b| b.name()).join("+"),
+        chip.backends(|b| &b.caps().description).join("; "),
         command.repeats,
         command.prompt,
         tps(prefill_tps),
@@ -91,6 +96,13 @@ pub fn run(command: &Bench) -> Result<(), CliError> {
         tps(decode_tps),
         rss.map_or("unknown".to_owned(), out::bytes),
     ))
+}
+
+/// Which layers ran where.
+fn layers(session: &Session) -> Vec<Value> {
+    let last = |part: &Part| part.layers.end.saturating_sub(1);
+    let one = |part: &Part| json!({ "backend": part.backend.name(), "first": part.layers.start, "last": last(part) });
+    session.parts().map(one).collect()
 }
 
 fn threads(command: &Bench) -> Value {

@@ -1,6 +1,6 @@
 //! `tranship decode`: a hand-off in, tokens and text out.
 
-use crate::args::{Compute, Covers, ModelArg, Sampling};
+use crate::args::{Compute, Covers, ModelArg, Parts, Sampling};
 use crate::error::CliError;
 use crate::generate::{Stop, generate};
 use crate::{out, setup};
@@ -37,6 +37,8 @@ pub struct Decode {
     #[command(flatten)]
     sampling: Sampling,
     #[command(flatten)]
+    parts: Parts,
+    #[command(flatten)]
     compute: Compute,
 }
 
@@ -62,7 +64,7 @@ pub fn run(command: &Decode) -> Result<(), CliError> {
     let rows = handoff.position().saturating_add(command.max_tokens as u64);
     let ctx = command.compute.ctx_for(&model, rows);
     let covers = command.covers.tokens(&model)?;
-    let mut session = command.compute.chip()?.session(&model, ctx)?;
+    let mut session = command.compute.chip_of(&command.parts)?.session(&model, ctx)?;
     let expect =
         Expect { conversion: conversion(command.convert), tokens: covers.as_deref(), ..Expect::default() };
     let mut sequence = session.resume(&handoff, &expect).map_err(|e| match e {

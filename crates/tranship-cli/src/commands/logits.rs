@@ -1,6 +1,6 @@
 //! `tranship logits`: a row of logits for each token, as a safetensors file.
 
-use crate::args::{Compute, Input, ModelArg};
+use crate::args::{Compute, Input, ModelArg, Parts};
 use crate::error::CliError;
 use crate::{out, setup};
 use clap::Args;
@@ -34,6 +34,8 @@ pub struct Logits {
     #[arg(long, value_name = "THREADS", requires = "split")]
     split_threads: Option<NonZeroUsize>,
     #[command(flatten)]
+    parts: Parts,
+    #[command(flatten)]
     compute: Compute,
 }
 
@@ -56,13 +58,13 @@ pub fn run(command: &Logits) -> Result<(), CliError> {
         }
         _ => setup::fits(tokens.len(), split_ctx)?,
     }
-    let mut session = command.compute.chip()?.session(&model, ctx)?;
+    let mut session = command.compute.chip_of(&command.parts)?.session(&model, ctx)?;
     let mut second = match command.split {
         None => None,
         Some(_) => {
             let threads = command.split_threads.or(command.compute.threads);
             let compute = Compute { threads, ..command.compute.clone() };
-            Some(compute.chip()?.session(&model, split_ctx)?)
+            Some(compute.chip_of(&command.parts)?.session(&model, split_ctx)?)
         }
     };
     let (before, after) = tokens.split_at(split);

@@ -1,6 +1,6 @@
 //! `tranship prefill`: a prompt in, a hand-off out.
 
-use crate::args::{Compute, Input, ModelArg};
+use crate::args::{Compute, Input, ModelArg, Parts};
 use crate::error::CliError;
 use crate::{out, setup};
 use clap::Args;
@@ -19,6 +19,8 @@ pub struct Prefill {
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]
+    parts: Parts,
+    #[command(flatten)]
     compute: Compute,
 }
 
@@ -29,7 +31,7 @@ pub fn run(command: &Prefill) -> Result<(), CliError> {
     let tokens = command.input.tokens(&model)?;
     let ctx = command.compute.ctx_for(&model, tokens.len() as u64 + 1);
     setup::leaves_a_row(tokens.len(), ctx)?;
-    let mut session = command.compute.chip()?.session(&model, ctx)?;
+    let mut session = command.compute.chip_of(&command.parts)?.session(&model, ctx)?;
     let mut sequence = session.sequence()?;
     let start = Instant::now();
     let logits = session.extend(&mut sequence, &tokens, Outputs::Last)?;

@@ -1,6 +1,6 @@
 //! `tranship run`: a prompt in, text out as it comes; on one backend, or prefilled on one and decoded on another.
 
-use crate::args::{Compute, ModelArg, Sampling};
+use crate::args::{Compute, ModelArg, Parts, Sampling};
 use crate::error::CliError;
 use crate::generate::{Stop, generate};
 use crate::{out, setup};
@@ -10,6 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tranship::backend::Outputs;
 use tranship::handoff::{Conversion, Expect, Handoff};
 use tranship::prelude::{ChatTemplate, Message, Model, Sequence, Session, Specials, Tokenizer};
+use tranship::session::Part;
 use tranship::text::{self, Date, RenderOptions};
 
 /// Flags of `run`.
@@ -33,11 +34,13 @@ pub struct Run {
     #[arg(long)]
     ignore_end: bool,
     /// Run the prompt on this backend, and hand off
-    #[arg(long, value_name = "B")]
+    #[arg(long, value_name = "B", conflicts_with = "layers")]
     prefill_on: Option<String>,
     /// Decode on this backend, from a hand-off
-    #[arg(long, value_name = "B")]
+    #[arg(long, value_name = "B", conflicts_with = "layers")]
     decode_on: Option<String>,
+    #[command(flatten)]
+    parts: Parts,
     #[command(flatten)]
     sampling: Sampling,
     #[command(flatten)]
@@ -57,8 +60,10 @@ pub fn run(command: &Run) -> Result<(), CliError> {
         command.compute.ctx_for(&model, (prompt.len() as u64).saturating_add(command.max_tokens as u64));
     setup::fits(prompt.len(), ctx)?;
 
-    let prefill_on = command.prefill_on.as_deref().unwrap_or(command.compute.backend_name());
-    let chip = command.compute.chip_named(prefill_on)?;
+    let chip = match &command.prefill_on {
+        Some(prefill_on) => command.compute.chip_named(prefill_on)?,
+        None => command.compute.chip_of(&command.parts)?,
+    };
     let mut session = chip.session(&model, ctx)?;
     // Opened before anything is computed, so that what it refuses it refuses at once.
     let mut other = match (&command.prefill_on, &command.decode_on) {
@@ -95,6 +100,9 @@ pub fn run(command: &Run) -> Result<(), CliError> {
     stdout.flush()?;
     // The first token came with the prompt.
     let steps = sequence.position() - prompt.len();
+    if !chip.parts.is_empty() {
+        tell_parts(&session);
+    }
     out::note(format_args!(
         "prompt {} tokens, {:.1} tokens/s; text {given} tokens, {:.1} tokens/s; {}",
         prompt.len(),
@@ -124,6 +132,18 @@ fn prompt(command: &Run, model: &Model, tokenizer: &Tokenizer) -> Result<Vec<u32
         ..Default::default()
     };
     Ok(tokenizer.encode_template(&template.render(&messages, &options)?, Specials::None)?)
+}
+
+/// Tells standard error which layers ran where, and what crossed between them.
+fn tell_parts(session: &Session) {
+    let part = |part: &Part| {
+        let (first, last) = (part.layers.start, part.layers.end.saturating_sub(1));
+        let layers = if first == last { first.to_string() } else { format!("{first}-{last}") };
+        format!("{layers} on {}", part.backend.name())
+    };
+    let parts: Vec<String> = session.parts().map(part).collect();
+    let bytes = session.crossing_bytes();
+    out::note(format_args!("layers {}; {bytes} bytes of rows crossed for each token", parts.join(", ")));
 }
 
 /// The sequence in another session, which is given the bytes of a hand-off and nothing else. Tells standard error what
