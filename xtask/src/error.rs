@@ -18,6 +18,9 @@ pub enum XtaskError {
     /// Results are outside their bounds; each was printed.
     #[error("parity: {0} results are outside their bounds")]
     Missed(usize),
+    /// Another engine goes on otherwise; each result was printed.
+    #[error("interop: {0} continuations differ")]
+    Apart(usize),
     /// A name that is none of those there are.
     #[error("{what} `{name}` is unknown: there are {known}")]
     Unknown {

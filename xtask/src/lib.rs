@@ -5,6 +5,7 @@
 //! | `tidy` | holds crates and files to the house rules | [`tidy`] |
 //! | `parity` | compares every policy, backend, split and hand-off with the all-F32 reference | [`parity`] |
 //! | `fixtures` | checks the fixtures, and makes them anew | [`fixtures`] |
+//! | `interop` | hands over between this program and `transformers`, both ways | [`interop`] |
 //! | `fetch NAME` | fetches a real model into an ignored folder | [`fetch`] |
 //! | `kernels` | lists kernel sources | [`kernels`] |
 //! | `state` | derives what sequences of released models carry | [`state`] |
@@ -23,6 +24,7 @@ pub mod bench;
 mod error;
 pub mod fetch;
 pub mod fixtures;
+pub mod interop;
 pub mod kernels;
 pub mod parity;
 pub mod state;

@@ -4,7 +4,7 @@
 use clap::{Parser, Subcommand};
 use std::path::Path;
 use std::process::ExitCode;
-use xtask::{XtaskError, bench, fetch, fixtures, kernels, parity, state, tidy};
+use xtask::{XtaskError, bench, fetch, fixtures, interop, kernels, parity, state, tidy};
 
 /// Automation of the Tranship workspace.
 #[derive(Parser)]
@@ -22,6 +22,8 @@ enum Task {
     Parity(parity::ParityArgs),
     /// Checks the fixtures, and makes them anew
     Fixtures(fixtures::FixturesArgs),
+    /// Hands over between this program and `transformers`, both ways
+    Interop(interop::InteropArgs),
     /// Fetches a real model into `models/`
     Fetch(fetch::FetchArgs),
     /// Lists the kernel sources
@@ -50,6 +52,7 @@ fn run(task: &Task) -> Result<(), XtaskError> {
         Task::Tidy => tidy::run(root),
         Task::Parity(args) => parity::run(root, args),
         Task::Fixtures(args) => fixtures::run(root, args),
+        Task::Interop(args) => interop::run(root, args),
         Task::Fetch(args) => fetch::run(root, args),
         Task::Kernels(args) => kernels::run(root, *args),
         Task::State(args) => state::run(root, *args),

@@ -146,7 +146,7 @@ pub fn real(root: &Path, path: &Path, rows: usize) -> Result<Subject, XtaskError
 }
 
 /// The values of a tensor of a golden, whole numbers as they are.
-fn numbers(file: &Checkpoint, path: &Path, name: &str) -> Result<Vec<f32>, XtaskError> {
+pub(crate) fn numbers(file: &Checkpoint, path: &Path, name: &str) -> Result<Vec<f32>, XtaskError> {
     let view = file.get(name).ok_or_else(|| XtaskError::Content {
         path: path.display().to_string(),
         wanted: format!("a tensor `{name}`"),
