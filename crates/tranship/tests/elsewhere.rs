@@ -58,7 +58,7 @@ const FILES: [Pinned; 4] = [
         position: 23,
         next_token: 111,
         tensors: 14,
-        seal: "559bef87eeffbc633dbed94e98c8d17cbfcbb86160e1877313e6eeac8cd98eda",
+        seal: "2dd60452b31413a64155566bedd3ee95996d8d539bb6500beb61c371ff10f451",
     },
 ];
 
