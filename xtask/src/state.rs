@@ -142,8 +142,8 @@ fn kinds(model: &Model) -> String {
 
 /// A model's carried tensors, those that are alike in one row.
 fn tensors(contract: &Contract) -> String {
-    let mut text = String::from("| tensor | layers | extent | axes | type | bytes at 4k | at 128k |\n");
-    text.push_str("|---|---|---|---|---|---|---|\n");
+    let mut text = String::from("| tensor | layers | extent | axes | cut | type | bytes at 4k | at 128k |\n");
+    text.push_str("|---|---|---|---|---|---|---|---|\n");
     let mut alike: Vec<(String, Vec<&Carried>)> = Vec::new();
     for carried in &contract.carried {
         let key = row(carried);
@@ -169,7 +169,8 @@ fn tensors(contract: &Contract) -> String {
 fn row(carried: &Carried) -> String {
     let name = carried.name.trim_end_matches(|c: char| c.is_ascii_digit());
     let axes: Vec<String> = carried.axes.iter().map(|a| format!("{} {}", a.name, a.size)).collect();
-    format!("`{name}`| {} | {} | {}", carried.extent, axes.join(", "), dtype(carried.dtype))
+    let (axes, cut) = (axes.join(", "), carried.units());
+    format!("`{name}`| {} | {axes} | {cut} | {}", carried.extent, dtype(carried.dtype))
 }
 
 fn dtype(dtype: DType) -> String {

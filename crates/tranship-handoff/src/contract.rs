@@ -10,7 +10,7 @@ use std::ops::Range;
 use tranship_ctx::ComputeCtx;
 use tranship_dtype::DType;
 use tranship_model::ModelSpec;
-use tranship_program::{Extent, Segments};
+use tranship_program::{Extent, Run, Segments};
 
 /// The version of the manifest and of the hand-off file.
 pub const VERSION: u64 = 1;
@@ -123,6 +123,20 @@ impl Carried {
     pub fn bytes(&self, rows: u64) -> Option<u64> {
         let row = self.dtype.row_bytes(usize::try_from(self.cols()).ok()?)?;
         (row as u64).checked_mul(rows)
+    }
+
+    /// The units that it may be cut between, for a person: each run as its count and what the axis counts, with the places
+    /// that a unit takes where these are several. `whole` where there are none.
+    pub fn units(&self) -> String {
+        let Some((segments, axis)) = self.segments.as_ref().and_then(|s| Some((s, self.axes.get(s.axis)?)))
+        else {
+            return "whole".into();
+        };
+        let run = |&Run { count, size }: &Run| match size {
+            1 => format!("{count} {}", axis.name),
+            _ => format!("{count} {} × {size}", axis.name),
+        };
+        segments.runs.iter().map(run).collect::<Vec<_>>().join(" + ")
     }
 
     /// The shape of its valid rows after `position` tokens.

@@ -5,7 +5,7 @@ use crate::shares::{Layers, Pieces, Share};
 use crate::{Handoff, HandoffError, HandoffTensor, Refusal};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use tranship_program::{Run, Segments};
+use tranship_program::Run;
 
 /// A part, and what it is called in messages.
 type Named<'a> = (String, &'a Handoff);
@@ -225,12 +225,8 @@ fn listed_alike(name: &str, first: &Contract, part: &Contract) -> Vec<HandoffErr
     let found = |c: &Carried| part.carried.iter().find(|other| other.name == c.name);
     let described = |c: &Carried| {
         let axes: Vec<String> = c.axes.iter().map(|a| format!("{} {}", a.name, a.size)).collect();
-        let runs =
-            |s: &Segments| s.runs.iter().map(|r| format!("{} × {}", r.count, r.size)).collect::<Vec<_>>();
-        let cut = c.segments.as_ref().map_or("whole at every holder".into(), |s| {
-            format!("{} along axis {}", runs(s).join(" and "), s.axis)
-        });
-        format!("[{}] {} ({}, layer {}), {cut}", axes.join(", "), c.dtype, c.extent, c.layer)
+        let cut = c.segments.as_ref().map_or(String::new(), |s| format!(" along axis {}", s.axis));
+        format!("[{}] {} ({}, layer {}), {}{cut}", axes.join(", "), c.dtype, c.extent, c.layer, c.units())
     };
     let mut errors = Vec::new();
     for carried in &first.carried {

@@ -10,7 +10,7 @@ use tranship_ctx::{ComputeCtx, Device};
 use tranship_dtype::DType;
 use tranship_handoff::{Carried, Contract};
 use tranship_model::ModelSpec;
-use tranship_program::{Extent, Run};
+use tranship_program::Extent;
 
 /// A context that no window and no rate of a fixture divides.
 pub const CTX: u64 = 61;
@@ -35,16 +35,8 @@ pub fn specs() -> Vec<(String, ModelSpec)> {
 
 fn line(carried: &Carried) -> String {
     let axes: Vec<String> = carried.axes.iter().map(|a| format!("{} {}", a.name, a.size)).collect();
-    let cut = carried.segments.as_ref().map_or("whole".into(), |segments| {
-        let axis = &carried.axes[segments.axis].name;
-        let run = |&Run { count, size }: &Run| match size {
-            1 => format!("{count} {axis}"),
-            _ => format!("{count} {axis} × {size}"),
-        };
-        segments.runs.iter().map(run).collect::<Vec<_>>().join(" | ")
-    });
     let Carried { name, layer, extent, dtype, .. } = carried;
-    format!("{layer} {name} {extent} [{}] {dtype}: {cut}", axes.join(", "))
+    format!("{layer} {name} {extent} [{}] {dtype}: {}", axes.join(", "), carried.units())
 }
 
 #[test]

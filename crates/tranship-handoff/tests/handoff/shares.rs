@@ -302,11 +302,12 @@ fn parts_that_do_not_join() {
     };
     with(&short, &["part 1 (share 1 of 3): `k1` has 4 rows; 5 are valid after 5 tokens"]);
     let listed = |d: &mut Draft| d.carried("v0")["axes"][2]["name"] = json!("dim");
-    let axes =
-        |dim: &str| format!("[position 12, kv_head 1, {dim} 16] f32 (append, layer 0), 1 × 1 along axis 1");
+    let axes = |dim: &str| {
+        format!("[position 12, kv_head 1, {dim} 16] f32 (append, layer 0), 1 kv_head along axis 1")
+    };
     with(&listed, &[&differs("`v0`", &axes("head_dim"), &axes("dim"))]);
     let uncut = |d: &mut Draft| drop(d.carried("v0").as_object_mut().expect("a map").remove("segments"));
-    let whole = axes("head_dim").replace("1 × 1 along axis 1", "whole at every holder");
+    let whole = axes("head_dim").replace("1 kv_head along axis 1", "whole");
     with(&uncut, &[&differs("`v0`", &axes("head_dim"), &whole)]);
     let without = |d: &mut Draft| {
         d.parts.retain(|p| p.name != "k0");
