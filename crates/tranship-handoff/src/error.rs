@@ -292,6 +292,24 @@ pub struct Refusal {
 }
 
 impl HandoffError {
+    /// The carried tensor that it is about, where it is about one.
+    pub fn tensor(&self) -> Option<&str> {
+        match self {
+            HandoffError::Missing { name, .. }
+            | HandoffError::Unknown { name }
+            | HandoffError::Length { name, .. }
+            | HandoffError::Size { name, .. }
+            | HandoffError::Twice { name }
+            | HandoffError::Axes { name, .. }
+            | HandoffError::Dtype { name, .. }
+            | HandoffError::Nan { name, .. }
+            | HandoffError::Cut { name, .. }
+            | HandoffError::Manifest { name, .. } => Some(name),
+            HandoffError::Part { error, .. } => error.tensor(),
+            _ => None,
+        }
+    }
+
     /// What an input said that is no file of a name known here.
     pub(crate) fn input(error: std::io::Error) -> HandoffError {
         HandoffError::Io { path: "the hand-off".into(), what: error.to_string() }

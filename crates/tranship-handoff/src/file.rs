@@ -101,6 +101,7 @@ impl Handoff {
                     line: course.line.clone(),
                     state,
                     seal,
+                    streamed: !course.is_file(),
                 });
             }
             at += start + header.data;
@@ -119,13 +120,17 @@ impl Handoff {
 
 /// Holds a frame to the bytes that are there after its header: nothing follows that of a file, or the close of a stream.
 fn holds(header: &Header, there: usize, first: bool) -> Result<(), HandoffError> {
-    let data = header.data;
     let goes_on = header.metadata.get(FRAME).map_or(!first, |frame| frame != "close");
-    if data > there || (data < there && !goes_on) {
-        let what = format!("not a safetensors file ({data} bytes of tensors, and {there} are there)");
-        return Err(HandoffError::Format(what));
+    if goes_on && header.data < there { Ok(()) } else { whole(header.data, there) }
+}
+
+/// Holds the tensors of a frame to be all that is there.
+pub(crate) fn whole(data: usize, there: usize) -> Result<(), HandoffError> {
+    if data == there {
+        return Ok(());
     }
-    Ok(())
+    let what = format!("not a safetensors file ({data} bytes of tensors, and {there} are there)");
+    Err(HandoffError::Format(what))
 }
 
 /// Reads a whole hand-off: from an input of `known` length, where it is known.
@@ -159,7 +164,7 @@ fn collect(input: &mut impl Read, known: Option<u64>) -> Result<Handoff, Handoff
     }
     let seal = course.seal();
     let file = course.is_file();
-    let handoff = Handoff { manifest: course.manifest, line: course.line, state, seal };
+    let handoff = Handoff { manifest: course.manifest, line: course.line, state, seal, streamed: !file };
     if file { ends(counted.input, handoff) } else { Ok(handoff) }
 }
 

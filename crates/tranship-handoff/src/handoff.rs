@@ -18,6 +18,7 @@ pub struct Handoff {
     pub(crate) line: String,
     pub(crate) state: Vec<HandoffTensor>,
     pub(crate) seal: Seal,
+    pub(crate) streamed: bool,
 }
 
 /// The manifest of a hand-off: what its file's metadata holds.
@@ -111,7 +112,7 @@ impl Handoff {
         let manifest = Manifest::new(contract, progress);
         let line = manifest.to_line();
         let seal = Seal::Whole(content_digest(&line, &state));
-        Handoff { manifest, line, state, seal }
+        Handoff { manifest, line, state, seal, streamed: false }
     }
 
     /// How far the sequence has come.
@@ -155,6 +156,11 @@ impl Handoff {
     /// Bytes of all rows.
     pub fn bytes(&self) -> u64 {
         self.state.iter().map(|t| t.bytes().len() as u64).sum()
+    }
+
+    /// Whether it was read from the stream form.
+    pub fn was_streamed(&self) -> bool {
+        self.streamed
     }
 
     /// The seal, if it is whole.
