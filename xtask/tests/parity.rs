@@ -119,13 +119,15 @@ fn the_reference_is_within_its_bounds() {
     let ends = ends(Arc::new(Reference::new()), &PRESETS);
     for subject in subjects(&names) {
         let cases = cases::all(&subject, &ends).expect("it runs");
-        // Three whole runs, four splits of each, six ordered pairs of policies, one golden.
-        assert_eq!(cases.len(), 3 + 12 + 6 + 1, "{}", subject.name);
+        // Three whole runs, four splits of each, three cut between layers, six ordered pairs of policies, one golden.
+        assert_eq!(cases.len(), 3 + 12 + 3 + 6 + 1, "{}", subject.name);
         let text = report::lines(&cases, report::Detail::Every);
         assert!(missed(&cases).is_empty(), "\n{text}");
         // Nothing to compare would also be within the bounds.
         let split = |c: &&Case| matches!(c.what, What::Split(_)) && c.from.1 == "parity";
         assert!(cases.iter().filter(split).all(|c| c.identical == Some(true)));
+        let cut = |c: &&Case| matches!(c.what, What::Layers(_));
+        assert!(cases.iter().filter(cut).all(|c| c.identical == Some(true)));
         let rounds = |c: &&Case| c.what == What::Whole && c.from.1 != "parity";
         assert!(
             cases.iter().filter(rounds).all(|c| c.figures.as_ref().is_ok_and(|f| f.rms > 1e-5)),
@@ -144,8 +146,9 @@ fn families_are_within_their_bounds() {
     let names = ["deepseek_v4_topk", "granitemoehybrid", "kimi_linear", "mixtral", "qwen3_5_text"];
     for subject in subjects(&names) {
         let cases = cases::all(&subject, &ends).expect("it runs");
-        // Six whole runs and one split of each, thirty ordered pairs of ends, a golden on each backend.
-        assert_eq!(cases.len(), 6 + 6 + 30 + 2, "{}", subject.name);
+        // Six whole runs and one split of each, thirty ordered pairs of ends, under each of three policies layers of both
+        // parts on either backend, a golden on each backend.
+        assert_eq!(cases.len(), 6 + 6 + 30 + 12 + 2, "{}", subject.name);
         let text = report::lines(&cases, report::Detail::Every);
         assert!(missed(&cases).is_empty(), "\n{text}");
         let by_row = |c: &&Case| c.bound.median.is_finite();

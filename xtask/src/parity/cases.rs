@@ -1,7 +1,8 @@
-//! The runs that are compared: whole, split, and handed from one end to another.
+//! The runs that are compared: whole, split, handed from one end to another, and cut between two layers.
 //!
 //! An end is a backend under a policy. Each end has two sessions, with contexts and batch sizes that differ: the
-//! first prefills, the second takes over from nothing but the bytes of a hand-off, and steps row by row.
+//! first prefills, the second takes over from nothing but the bytes of a hand-off, and steps row by row. A session that
+//! is cut has its first layers on one end and the others on the same or another end of one policy.
 
 use super::Subject;
 use super::bounds::{Bound, chooses};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use tranship_backend::{Backend, Outputs, Reference};
 use tranship_ctx::{ComputeCtx, Device};
 use tranship_handoff::{Conversion, Expect, Handoff};
-use tranship_session::{Model, Options, Session};
+use tranship_session::{Model, Options, Part, Session};
 
 /// A backend under a policy.
 #[derive(Clone)]
@@ -55,6 +56,9 @@ pub enum What {
     Split(usize),
     /// As a split, but the second part runs on another end; its rows alone count.
     Handoff(usize),
+    /// The whole prompt, through the layers before this one on the end that prefills, and through the others on the end
+    /// that decodes; with the reference, and on one end with the whole run as well.
+    Layers(usize),
 }
 
 /// One comparison.
@@ -146,6 +150,19 @@ fn rest(session: &mut Session, bytes: &[u8], tokens: &[u32], at: usize) -> Resul
     Ok(logits)
 }
 
+/// The logits of the prompt through two ends of one policy, of which the second has the layers from `cut` on.
+fn through(
+    model: &Arc<Model>,
+    (from, to): (&End, &End),
+    cut: usize,
+    tokens: &[u32],
+) -> Result<Vec<f32>, XtaskError> {
+    let part = |end: &End, layers| Part { backend: end.backend.clone(), layers };
+    let parts = vec![part(from, 0..cut), part(to, cut..model.spec().layers.len())];
+    let options = Options { ctx: tokens.len() as u64, max_rows: tokens.len() };
+    whole(&mut Session::split(model.clone(), parts, from.ctx()?, options)?, tokens)
+}
+
 /// Where hand-offs between two ends are made: the split in the middle.
 fn middle(subject: &Subject) -> usize {
     subject.splits.iter().copied().min_by_key(|s| s.abs_diff(subject.tokens.len() / 2)).unwrap_or(1)
@@ -186,6 +203,9 @@ pub fn all(subject: &Subject, ends: &[End]) -> Result<Vec<Case>, XtaskError> {
         for (&at, part) in &own.parts {
             run.split(to, own, (at, part), &mut session, &mut cases);
         }
+        for from in ends.iter().filter(|from| from.policy == to.policy) {
+            run.layers(&model, (from, to), own, &mut cases);
+        }
         for (from, first) in ends.iter().zip(&firsts).filter(|(from, _)| from.label() != to.label()) {
             let at = middle(subject);
             if let Some(part) = first.as_ref().ok().and_then(|f| f.parts.get(&at)) {
@@ -224,8 +244,12 @@ impl Run<'_> {
         let for_model = |bound: Bound| if self.chooses { bound.by_row(self.deviation) } else { bound };
         let own = for_model(Bound::of(&from.policy, self.deviation));
         match (what, self.costs.get(&from.policy)) {
+            // Bits are those of the whole run on one end alone.
+            (What::Layers(_), _) if from.backend.name() != to.backend.name() => Bound { exact: false, ..own },
             (What::Handoff(_), _) => for_model(Bound::of_pair(&from.policy, &to.policy, self.deviation)),
-            (What::Whole | What::Split(_), Some(cost)) if from.backend.name() != REFERENCE => {
+            (What::Whole | What::Split(_) | What::Layers(_), Some(cost))
+                if from.backend.name() != REFERENCE =>
+            {
                 own.beside(cost)
             }
             _ => own,
@@ -265,6 +289,24 @@ impl Run<'_> {
                 cases.push(self.case(what, (end, end), figures, Some(same)));
             }
             Err(error) => cases.push(self.failed(what, end, end, &error)),
+        }
+    }
+
+    /// A cut in the middle of the layers, if there are two.
+    fn layers(&self, model: &Arc<Model>, (from, to): (&End, &End), own: &First, cases: &mut Vec<Case>) {
+        let cut = model.spec().layers.len() / 2;
+        if cut == 0 {
+            return;
+        }
+        let what = What::Layers(cut);
+        match through(model, (from, to), cut, &self.subject.tokens) {
+            Ok(ours) => {
+                let figures = Figures::of(self.truth, &ours, self.width);
+                let alone = from.backend.name() == to.backend.name();
+                let same = alone.then(|| identical(&ours, &own.whole));
+                cases.push(self.case(what, (from, to), figures, same));
+            }
+            Err(error) => cases.push(self.failed(what, from, to, &error)),
         }
     }
 

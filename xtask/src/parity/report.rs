@@ -23,6 +23,7 @@ impl What {
             What::Whole => "whole".into(),
             What::Split(at) => format!("{at}"),
             What::Handoff(at) => format!("to {at}"),
+            What::Layers(cut) => format!("cut {cut}"),
         }
     }
 }
@@ -47,17 +48,7 @@ pub fn header(detail: Detail) -> String {
     match detail {
         Detail::Summary => format!(
             "{:22} {:9} {:9} {:>6} {:>8} {:>8} {:>8} {:>6}  {:19} {:>8}  {}\n",
-            "model",
-            "policy",
-            "backend",
-            "worst",
-            "max",
-            "rms",
-            "kl",
-            "argmax",
-            "worst hand-off to",
-            "max",
-            ""
+            "model", "policy", "backend", "worst", "max", "rms", "kl", "argmax", "worst with", "max", ""
         ),
         Detail::Every => format!(
             "{:22} {:19} {:19} {:>7} {:>8} {:>8} {:>8} {:>6}  {:5} {}\n",
@@ -74,8 +65,8 @@ pub fn lines(cases: &[Case], detail: Detail) -> String {
             let mut text = String::new();
             for whole in cases.iter().filter(|c| c.what == What::Whole) {
                 let here = |c: &&Case| c.from == whole.from;
-                let own = worst(cases.iter().filter(here).filter(|c| !matches!(c.what, What::Handoff(_))));
-                let out = worst(cases.iter().filter(here).filter(|c| matches!(c.what, What::Handoff(_))));
+                let own = worst(cases.iter().filter(here).filter(|c| c.from == c.to));
+                let out = worst(cases.iter().filter(here).filter(|c| c.from != c.to));
                 let pass = cases.iter().filter(here).all(Case::pass);
                 let _ = writeln!(text, "{}", summary(own.unwrap_or(whole), out, pass));
                 let failures = cases.iter().filter(here).filter(|c| !c.pass());
@@ -141,6 +132,7 @@ fn reason(case: &Case) -> String {
         What::Whole => "whole".into(),
         What::Split(at) => format!("split at {at}"),
         What::Handoff(at) => format!("handed at {at} to {}/{}", case.to.0, case.to.1),
+        What::Layers(cut) => format!("layers from {cut} on {}/{}", case.to.0, case.to.1),
     };
     let figures = match &case.figures {
         Err(error) => return format!("{place}: {error}\n"),
@@ -174,6 +166,7 @@ pub fn json(cases: &[Case]) -> Value {
             What::Whole => ("whole", None),
             What::Split(at) => ("split", Some(at)),
             What::Handoff(at) => ("handoff", Some(at)),
+            What::Layers(cut) => ("layers", Some(cut)),
         };
         let figures = case.figures.as_ref().ok();
         json!({

@@ -79,7 +79,7 @@ pub fn trace(subject: &Subject, end: &End, what: What) -> Result<Trace, XtaskErr
     let rows = subject.tokens.len();
     let at = match what {
         What::Split(at) | What::Handoff(at) => at,
-        What::Golden | What::Whole => rows,
+        What::Golden | What::Whole | What::Layers(_) => rows,
     };
     let bound = Bound::of(&end.policy, 1.0);
     let backend = Arc::new(Reference::new());
