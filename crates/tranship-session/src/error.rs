@@ -53,14 +53,12 @@ pub enum SessionError {
         what: String,
     },
     /// Programs of a part that carry something other than what the contract has for its layers.
-    #[error("`{tensor}` of {layers} on {backend} {what}")]
+    #[error("`{tensor}` of {part} {what}")]
     Carried {
         /// The carried tensor.
         tensor: String,
-        /// The part's layers.
-        layers: String,
-        /// The part's backend.
-        backend: String,
+        /// The part: its layers and its backend.
+        part: String,
         /// What was wanted and found.
         what: String,
     },

@@ -115,8 +115,8 @@ pub(crate) fn cuts(contract: &Contract, parts: &[Part]) -> Vec<(String, Range<us
 /// tensor of a layer in another part is not among them, so layers that share one are in one part or not run.
 fn held(wanted: &[&Carried], found: &[CarriedSpec], part: &Part) -> Result<(), SessionError> {
     let fault = |tensor: &str, what: String| {
-        let (backend, layers) = (part.backend.name().to_owned(), run(&part.layers));
-        Err(SessionError::Carried { tensor: tensor.to_owned(), layers, backend, what })
+        let part = format!("{} on {}", run(&part.layers), part.backend.name());
+        Err(SessionError::Carried { tensor: tensor.to_owned(), part, what })
     };
     for (i, spec) in found.iter().enumerate() {
         let form = |rows: u64, cols: u64, dtype, extent| format!("{extent} of {rows} rows of {cols} {dtype}");
@@ -195,11 +195,11 @@ mod tests {
     #[test]
     fn parts_are_all_layers_in_order() {
         for (layers, parts, wanted) in [
-            (7, &[0..7][..], ""),
+            (7, std::slice::from_ref(&(0..7)), ""),
             (7, &[0..3, 3..7], ""),
             (7, &[0..1, 1..6, 6..7], ""),
             (7, &[0..3, 3..6], "layer 6 is in none"),
-            (7, &[1..7], "layer 0 is in none"),
+            (7, std::slice::from_ref(&(1..7)), "layer 0 is in none"),
             (7, &[0..3, 5..7], "layers 3-4 are in none"),
             (7, &[], "there is no part"),
             (0, &[], "there is no part"),
