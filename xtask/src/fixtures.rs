@@ -27,7 +27,7 @@ const SCRIPTS: [(&str, &[&str]); 5] = [
     ("llama_family.py", &["{}/models"]),
     ("families.py", &["{}/families"]),
     ("gguf_models.py", &["{}/models"]),
-    ("demo_model.py", &["{}/text/page.txt", "{}/models"]),
+    ("page_model.py", &["{}/text/page.txt", "{}/models"]),
 ];
 
 /// What to do with the fixtures.

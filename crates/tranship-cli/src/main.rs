@@ -8,6 +8,7 @@ mod args;
 mod commands;
 mod error;
 mod generate;
+mod held;
 mod out;
 mod setup;
 

@@ -71,6 +71,27 @@ pub fn count(count: u64) -> String {
     unit.map_or_else(|| count.to_string(), |(size, name)| format!("{:.1}{name}", value / size))
 }
 
+/// Characters of a line.
+pub const WIDTH: usize = 100;
+
+/// A text in lines of at most [`WIDTH`] characters, broken at spaces where there are any: `first` stands before the first
+/// of them, and `rest` before the others.
+pub fn wrap(text: &str, first: &str, rest: &str) -> String {
+    let (mut lines, mut before, mut left) = (String::new(), first, text.trim_end());
+    loop {
+        let room = WIDTH.saturating_sub(before.chars().count()).max(1);
+        let Some((end, _)) = left.char_indices().nth(room) else {
+            lines.extend([before, left, "\n"]);
+            return lines;
+        };
+        // A space right after the room ends a line too.
+        let after = left[end..].chars().next().map_or(end, |c| end + c.len_utf8());
+        let at = left[..after].rfind(' ').filter(|at| *at > 0).unwrap_or(end);
+        lines.extend([before, left[..at].trim_end(), "\n"]);
+        (before, left) = (rest, left[at..].trim_start());
+    }
+}
+
 /// A bar of `width` characters, of which the fraction `part / whole` is full; anything above 0 shows.
 pub fn bar(part: u64, whole: u64, width: usize) -> String {
     let share = if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
@@ -94,6 +115,22 @@ mod tests {
         {
             assert_eq!(count(value), wanted);
         }
+    }
+
+    #[test]
+    fn lines_are_broken_at_spaces_and_lose_nothing_else() {
+        assert_eq!(wrap("a few words", "> ", "  "), "> a few words\n");
+        let words = "word ".repeat(45);
+        let text = wrap(words.trim_end(), "> ", "    ");
+        let lines: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
+        assert_eq!(lines, [96, 98, 38]);
+        assert_eq!(text.split_whitespace().skip(1).collect::<Vec<_>>(), ["word"; 45]);
+        let one = wrap(&"é".repeat(150), "", "> ");
+        assert_eq!(one, format!("{}\n> {}\n", "é".repeat(100), "é".repeat(50)));
+        // Exactly a line's words are one line.
+        let full = [&"x".repeat(60)[..], &"y".repeat(39)].join(" ");
+        assert_eq!(wrap(&full, "", ""), format!("{full}\n"));
+        assert_eq!(wrap(&format!("{full} z"), "", ""), format!("{full}\nz\n"));
     }
 
     #[test]

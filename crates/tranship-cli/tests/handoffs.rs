@@ -34,13 +34,13 @@ fn decoding_from_a_file_gives_the_golden_text() {
     check_golden("llama_base", "llama_base/golden.safetensors", "reference", "reference");
     check_golden("llama_untied_bias", "llama_untied_bias/golden.safetensors", "cpu", "reference");
     check_golden("gguf_q4_1.gguf", "gguf_q4_1.golden.safetensors", "reference", "cpu");
-    check_golden("demo.gguf", "demo.golden.safetensors", "cpu", "cpu");
+    check_golden("page.gguf", "page.golden.safetensors", "cpu", "cpu");
 }
 
 #[test]
 fn a_handoff_holds_the_valid_rows_and_little_else() {
     let scratch = Scratch::new();
-    let (path, file) = (model("demo.gguf"), scratch.path("h.safetensors"));
+    let (path, file) = (model("page.gguf"), scratch.path("h.safetensors"));
     prefill(&path, &[1, 2, 3, 4, 5], &file, &[&PARITY[..], &["--ctx", "200"]].concat());
     let (shape, values) = common::tensor(&file, "k2");
     assert_eq!((shape, values.len()), (vec![5, 4, 16], 320));
@@ -65,7 +65,7 @@ fn a_handoff_holds_the_valid_rows_and_little_else() {
 #[test]
 fn the_text_goes_with_the_tokens_and_stops_at_an_end() {
     let scratch = Scratch::new();
-    let (path, file) = (model("demo.gguf"), scratch.path("h"));
+    let (path, file) = (model("page.gguf"), scratch.path("h"));
     let prompt = ["--prompt", "Every cargo that"];
     succeeds(&[&["prefill", &path, "--out", &file], &prompt[..]].concat());
     let decoded = decode(&path, &file, "20", &[]);
@@ -112,7 +112,7 @@ fn an_end_token_stops_and_is_not_given() {
 #[test]
 fn another_policy_must_be_declared() {
     let scratch = Scratch::new();
-    let (path, file) = (model("demo.gguf"), scratch.path("h"));
+    let (path, file) = (model("page.gguf"), scratch.path("h"));
     succeeds(&["prefill", &path, "--prompt", "Every cargo that", "--out", &file, "--policy", "quantized"]);
     let check = ["check", path.as_str(), "--handoff", &file, "--policy", "parity"];
     fails(&check, &["policies differ", "`k0` is f16, wanted f32", "`v2` is f16, wanted f32"]);
@@ -125,7 +125,7 @@ fn another_policy_must_be_declared() {
 #[test]
 fn a_handoff_that_does_not_fit_is_refused_for_every_reason_at_once() {
     let scratch = Scratch::new();
-    let (path, file) = (model("demo.gguf"), scratch.path("h"));
+    let (path, file) = (model("page.gguf"), scratch.path("h"));
     prefill(&path, &[1, 2, 3, 4, 5], &file, &PARITY);
     let refused = |path: &str, file: &str, extra: &[&str], says: &[&str]| {
         for command in ["check", "decode"] {
@@ -161,7 +161,7 @@ fn a_handoff_that_does_not_fit_is_refused_for_every_reason_at_once() {
 #[test]
 fn what_cannot_be_read_is_refused_in_json() {
     let scratch = Scratch::new();
-    let (path, file) = (model("demo.gguf"), scratch.path("h"));
+    let (path, file) = (model("page.gguf"), scratch.path("h"));
     let header = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
     let cases = [
         (b"junk".to_vec(), "not a safetensors file"),
@@ -184,7 +184,7 @@ fn what_cannot_be_read_is_refused_in_json() {
 fn a_handoff_forges_no_lines() {
     use tranship::handoff::{Handoff, Progress};
     let scratch = Scratch::new();
-    let (path, file) = (model("demo.gguf"), scratch.path("h"));
+    let (path, file) = (model("page.gguf"), scratch.path("h"));
     prefill(&path, &[1, 2, 3], &file, &PARITY);
     let check = ["check", &path, "--handoff", &file, "--convert", "--policy", "parity"];
     let lines = succeeds(&check).lines().count();
@@ -237,7 +237,7 @@ fn poisoned(name: &str, copy: &str, tensor: &str, row: usize) {
 fn logits_that_are_not_numbers_are_an_error() {
     let scratch = Scratch::new();
     let (path, file) = (scratch.path("nan.gguf"), scratch.path("h"));
-    poisoned(&model("demo.gguf"), &path, "output_norm.weight", 0);
+    poisoned(&model("page.gguf"), &path, "output_norm.weight", 0);
     let says = "logit of token 0: wanted a finite value or -inf, found NaN";
     for backend in ["cpu", "reference"] {
         fails(&["prefill", &path, "--tokens", "1,2", "--out", &file, "--backend", backend], &[says]);

@@ -16,7 +16,7 @@ fn layers(path: &str) -> usize {
 
 #[test]
 fn text_goes_on_wherever_it_is_cut() {
-    let path = model("demo.gguf");
+    let path = model("page.gguf");
     let last = layers(&path) - 1;
     let run = |extra: &[&str]| {
         let line = ["run", &path, "--prompt", "Every cargo that", "--max-tokens", "24"];
@@ -45,7 +45,7 @@ fn text_goes_on_wherever_it_is_cut() {
 #[test]
 fn hand_offs_and_logits_know_no_cut() {
     let scratch = Scratch::new();
-    let path = model("demo.gguf");
+    let path = model("page.gguf");
     let last = layers(&path) - 1;
     let parts = format!("cpu=0-1,cpu=2-{last}");
     let split = ["--layers", parts.as_str()];
@@ -71,7 +71,7 @@ fn hand_offs_and_logits_know_no_cut() {
 
 #[test]
 fn bench_names_every_backend() {
-    let path = model("demo.gguf");
+    let path = model("page.gguf");
     let last = layers(&path) - 1;
     let parts = format!("reference=0,cpu=1-{last}");
     let line = ["bench", &path, "-p", "4", "-n", "2", "-r", "1", "--json", "--layers", &parts];
@@ -85,7 +85,7 @@ fn bench_names_every_backend() {
 
 #[test]
 fn parts_that_are_not_the_model_are_refused() {
-    let path = model("demo.gguf");
+    let path = model("page.gguf");
     let count = layers(&path);
     let last = count - 1;
     let run = ["run", &path, "--prompt", "x", "--layers"];
@@ -102,7 +102,7 @@ fn parts_that_are_not_the_model_are_refused() {
 
 #[test]
 fn lines_that_cannot_be_meant_are_usage_errors() {
-    let path = model("demo.gguf");
+    let path = model("page.gguf");
     let run = ["run", &path, "--prompt", "x", "--layers"];
     for (extra, says) in [
         (&["cpu"][..], &["--layers", "wanted BACKEND=FIRST-LAST"][..]),

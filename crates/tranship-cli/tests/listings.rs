@@ -11,7 +11,7 @@ fn keys(value: &Value) -> Vec<&str> {
 
 #[test]
 fn inspect_describes_a_model_and_a_bare_configuration() {
-    let gguf = json(&["inspect", &model("demo.gguf"), "--json"]);
+    let gguf = json(&["inspect", &model("page.gguf"), "--json"]);
     assert_eq!(gguf["architecture"], "llama");
     assert_eq!((&gguf["hidden"], &gguf["vocab"]), (&value!(128), &value!(288)));
     assert_eq!(gguf["layers"], value!([{ "kind": "attention + gated", "first": 0, "count": 3 }]));
@@ -38,7 +38,7 @@ fn inspect_describes_a_model_and_a_bare_configuration() {
 
 #[test]
 fn programs_are_printed_as_authored_typed_and_drawn() {
-    let path = model("demo.gguf");
+    let path = model("page.gguf");
     let program = |extra: &[&str]| succeeds(&[&["program", &path, "--ctx", "64"], extra].concat());
     let authored = program(&["--cut", "layer:1", "--phase", "decode"]);
     assert!(authored.starts_with("program decode layer=1 ctx=64\n"), "{authored}");
@@ -66,15 +66,15 @@ fn programs_are_printed_as_authored_typed_and_drawn() {
 #[test]
 fn contracts_are_manifests_with_the_digest_of_the_weights() {
     let contract = |path: &str, policy: &str| json(&["contract", path, "--ctx", "64", "--policy", policy]);
-    let demo = contract(&model("demo.gguf"), "parity");
-    assert_eq!(keys(&demo), ["version", "ctx", "hidden", "streams", "carried", "identity"]);
-    assert_eq!((&demo["ctx"], &demo["hidden"]), (&value!(64), &value!(128)));
+    let page = contract(&model("page.gguf"), "parity");
+    assert_eq!(keys(&page), ["version", "ctx", "hidden", "streams", "carried", "identity"]);
+    assert_eq!((&page["ctx"], &page["hidden"]), (&value!(64), &value!(128)));
     let names: Vec<&str> =
-        demo["carried"].as_array().expect("tensors").iter().filter_map(|c| c["name"].as_str()).collect();
+        page["carried"].as_array().expect("tensors").iter().filter_map(|c| c["name"].as_str()).collect();
     assert_eq!(names, ["k0", "v0", "k1", "v1", "k2", "v2"]);
-    assert_eq!(demo["carried"][0]["dtype"], "f32");
-    assert_eq!(demo["identity"]["weights"].as_str().map(str::len), Some(64));
-    assert_eq!(contract(&model("demo.gguf"), "quantized")["carried"][0]["dtype"], "f16");
+    assert_eq!(page["carried"][0]["dtype"], "f32");
+    assert_eq!(page["identity"]["weights"].as_str().map(str::len), Some(64));
+    assert_eq!(contract(&model("page.gguf"), "quantized")["carried"][0]["dtype"], "f16");
     let bare = contract(&fixture("configs/llama-3.2-1b.json"), "serving");
     assert_eq!(bare["identity"]["weights"], Value::Null);
     assert_eq!(bare["carried"].as_array().map(Vec::len), Some(32));
@@ -99,12 +99,12 @@ fn plans_count_to_the_byte_and_place_every_tensor() {
     assert_eq!((&mapped["residency"], &mapped["mapped_bytes"]), (&value!("mmap"), &ledger["weights_bytes"]));
     assert_eq!(mapped["placements"][0]["home"], "mapped");
 
-    let text = succeeds(&["plan", &model("demo.gguf"), "--ctx", "64", "--budget", "host=2MiB"]);
+    let text = succeeds(&["plan", &model("page.gguf"), "--ctx", "64", "--budget", "host=2MiB"]);
     for wanted in ["pool host: 2.0 MiB", "weights", "carried", "free", "token_embd.weight"] {
         assert!(text.contains(wanted), "wanted {wanted:?} in\n{text}");
     }
     assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
-    succeeds(&["plan", &model("demo.gguf")]);
+    succeeds(&["plan", &model("page.gguf")]);
 
     fails(&["plan", &bare, "--ctx", "8192", "--budget", "gpu=1GiB"], &["pool `gpu`", "would fit"]);
     let device = ["plan", &bare, "--ctx", "8192", "--budget", "gpu=8GiB", "--residency", "device"];

@@ -53,8 +53,8 @@ fn logits_are_those_of_the_golden() {
 #[test]
 fn a_split_changes_no_bit_under_parity() {
     let scratch = Scratch::new();
-    let (path, whole, split) = (model("demo.gguf"), scratch.path("whole"), scratch.path("split"));
-    let tokens = list(&integers(&model("demo.golden.safetensors"), "tokens"));
+    let (path, whole, split) = (model("page.gguf"), scratch.path("whole"), scratch.path("split"));
+    let tokens = list(&integers(&model("page.golden.safetensors"), "tokens"));
     for backend in ["cpu", "reference"] {
         let logits = |out: &str, extra: &[&str]| {
             let args = [
@@ -89,7 +89,7 @@ fn a_split_changes_no_bit_under_parity() {
 #[test]
 fn a_prompt_is_its_tokens() {
     let scratch = Scratch::new();
-    let (path, out) = (model("demo.gguf"), scratch.path("l"));
+    let (path, out) = (model("page.gguf"), scratch.path("l"));
     succeeds(&["logits", &path, "--prompt", "zq", "--out", &out]);
     let (shape, text) = tensor(&out, "logits");
     assert_eq!(shape, [2, 288]);

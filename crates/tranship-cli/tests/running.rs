@@ -7,7 +7,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 fn run(extra: &[&str]) -> Ran {
-    let path = model("demo.gguf");
+    let path = model("page.gguf");
     let ran =
         tranship(&[&["run", &path, "--prompt", "Every cargo that", "--max-tokens", "40"], extra].concat());
     assert_eq!(ran.code, 0, "{extra:?}: {}", ran.stderr);
@@ -62,7 +62,7 @@ fn a_chat_is_put_into_the_models_template() {
 
 #[test]
 fn a_reader_that_leaves_is_no_error() {
-    let path = model("demo.gguf");
+    let path = model("page.gguf");
     for args in [&["plan", &path][..], &["run", &path, "--prompt", "Every", "--max-tokens", "200"]] {
         let mut child =
             command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
@@ -76,7 +76,7 @@ fn a_reader_that_leaves_is_no_error() {
 
 #[test]
 fn bench_gives_the_promised_keys() {
-    let path = model("demo.gguf");
+    let path = model("page.gguf");
     let figures = json(&["bench", &path, "-p", "16", "-n", "4", "-r", "2", "--json"]);
     for key in ["prefill_tps", "decode_tps", "load_ms"] {
         assert!(figures[key].as_f64().is_some_and(|v| v > 0.0), "{key} of {figures}");

@@ -6,34 +6,34 @@ use common::{Scratch, fails, fixture, model, tranship};
 
 #[test]
 fn what_does_not_parse_is_exit_code_2() {
-    let demo = model("demo.gguf");
+    let page = model("page.gguf");
     let cases: &[&[&str]] = &[
         &[],
         &["transship"],
         &["inspect"],
-        &["inspect", &demo, "--yaml"],
-        &["program", &demo],
-        &["program", &demo, "--cut", "layer"],
-        &["program", &demo, "--cut", "layer:x"],
-        &["program", &demo, "--cut", "head", "--phase", "later"],
-        &["program", &demo, "--cut", "head", "--graph", "png"],
-        &["contract", &demo, "--ctx", "0"],
-        &["contract", &demo, "--ctx", "-5"],
-        &["plan", &demo, "--residency", "attic"],
-        &["run", &demo],
-        &["run", &demo, "--prompt", "x", "--threads", "0"],
-        &["run", &demo, "--prompt", "x", "-t", "many"],
-        &["run", &demo, "--prompt", "x", "--seed", "0.5"],
-        &["prefill", &demo, "--out", "h"],
-        &["prefill", &demo, "--out", "h", "--prompt", "x", "--tokens", "1"],
-        &["prefill", &demo, "--out", "h", "--tokens", "1,two"],
-        &["prefill", &demo, "--out", "h", "--tokens", ""],
-        &["prefill", &demo, "--tokens", "1"],
-        &["decode", &demo],
-        &["check", &demo],
-        &["logits", &demo, "--tokens", "1"],
-        &["logits", &demo, "--tokens", "1,2", "--out", "l", "--split-ctx", "8"],
-        &["bench", &demo, "-r", "0"],
+        &["inspect", &page, "--yaml"],
+        &["program", &page],
+        &["program", &page, "--cut", "layer"],
+        &["program", &page, "--cut", "layer:x"],
+        &["program", &page, "--cut", "head", "--phase", "later"],
+        &["program", &page, "--cut", "head", "--graph", "png"],
+        &["contract", &page, "--ctx", "0"],
+        &["contract", &page, "--ctx", "-5"],
+        &["plan", &page, "--residency", "attic"],
+        &["run", &page],
+        &["run", &page, "--prompt", "x", "--threads", "0"],
+        &["run", &page, "--prompt", "x", "-t", "many"],
+        &["run", &page, "--prompt", "x", "--seed", "0.5"],
+        &["prefill", &page, "--out", "h"],
+        &["prefill", &page, "--out", "h", "--prompt", "x", "--tokens", "1"],
+        &["prefill", &page, "--out", "h", "--tokens", "1,two"],
+        &["prefill", &page, "--out", "h", "--tokens", ""],
+        &["prefill", &page, "--tokens", "1"],
+        &["decode", &page],
+        &["check", &page],
+        &["logits", &page, "--tokens", "1"],
+        &["logits", &page, "--tokens", "1,2", "--out", "l", "--split-ctx", "8"],
+        &["bench", &page, "-r", "0"],
     ];
     for args in cases {
         let ran = tranship(args);
@@ -47,54 +47,54 @@ fn what_cannot_be_done_is_exit_code_1_and_names_the_thing() {
     let scratch = Scratch::new();
     let (out, junk) = (scratch.path("out"), scratch.path("junk.gguf"));
     std::fs::write(&junk, b"GGUF\x03\0\0").expect("a file");
-    let (demo, base, bare) = (model("demo.gguf"), model("llama_base"), fixture("configs/smollm2-135m.json"));
+    let (page, base, bare) = (model("page.gguf"), model("llama_base"), fixture("configs/smollm2-135m.json"));
     let cases: &[(&[&str], &[&str])] = &[
         (&["inspect", "no/such/model.gguf"], &["no/such/model.gguf"]),
         (&["inspect", &junk], &[&junk]),
         (&["inspect", &fixture("text/page.txt")], &["page.txt"]),
-        (&["contract", &demo, "--policy", "loose"], &["`loose` is no policy", "parity"]),
-        (&["contract", &demo, "--ctx", "99999999999"], &["99999999999"]),
+        (&["contract", &page, "--policy", "loose"], &["`loose` is no policy", "parity"]),
+        (&["contract", &page, "--ctx", "99999999999"], &["99999999999"]),
         (
-            &["run", &demo, "--prompt", "x", "--backend", "abacus"],
+            &["run", &page, "--prompt", "x", "--backend", "abacus"],
             &["`abacus` is no backend", "cpu, reference"],
         ),
-        (&["run", &demo, "--prompt", "x", "--decode-on", "abacus"], &["`abacus` is no backend"]),
-        (&["run", &demo, "--prompt", "x", "--policy", "loose"], &["`loose` is no policy"]),
-        (&["run", &demo, "--prompt", "x", "--temperature", "NaN"], &["temperature"]),
-        (&["run", &demo, "--prompt", ""], &["--prompt \"\"", "no tokens"]),
-        (&["logits", &demo, "--prompt", "", "--out", &out], &["--prompt \"\"", "no tokens"]),
-        (&["prefill", &demo, "--prompt", "", "--out", &out], &["--prompt \"\"", "no tokens"]),
-        (&["run", &demo, "--prompt", "a long prompt", "--ctx", "4"], &["the prompt has", "context of 4"]),
+        (&["run", &page, "--prompt", "x", "--decode-on", "abacus"], &["`abacus` is no backend"]),
+        (&["run", &page, "--prompt", "x", "--policy", "loose"], &["`loose` is no policy"]),
+        (&["run", &page, "--prompt", "x", "--temperature", "NaN"], &["temperature"]),
+        (&["run", &page, "--prompt", ""], &["--prompt \"\"", "no tokens"]),
+        (&["logits", &page, "--prompt", "", "--out", &out], &["--prompt \"\"", "no tokens"]),
+        (&["prefill", &page, "--prompt", "", "--out", &out], &["--prompt \"\"", "no tokens"]),
+        (&["run", &page, "--prompt", "a long prompt", "--ctx", "4"], &["the prompt has", "context of 4"]),
         (&["run", &base, "--prompt", "x"], &["llama_base", "no tokenizer"]),
         (&["run", &bare, "--prompt", "x"], &["smollm2-135m.json", "a configuration alone"]),
         (&["logits", &bare, "--prompt", "x", "--out", &out], &["smollm2-135m.json", "a configuration alone"]),
         (&["decode", &bare, "--handoff", &out], &["smollm2-135m.json", "a configuration alone"]),
         (&["prefill", &base, "--prompt", "x", "--out", &out], &["llama_base", "no tokenizer"]),
         (&["prefill", &bare, "--tokens", "1", "--out", &out], &["smollm2-135m.json", "no weights"]),
-        (&["prefill", &demo, "--tokens", "288", "--out", &out], &["token 288", "vocabulary of 288"]),
+        (&["prefill", &page, "--tokens", "288", "--out", &out], &["token 288", "vocabulary of 288"]),
         (
-            &["prefill", &demo, "--tokens", "1,2,3", "--ctx", "2", "--out", &out],
+            &["prefill", &page, "--tokens", "1,2,3", "--ctx", "2", "--out", &out],
             &["3 tokens", "context of 2"],
         ),
         (
-            &["prefill", &demo, "--tokens", "1,2,3", "--ctx", "3", "--out", &out],
+            &["prefill", &page, "--tokens", "1,2,3", "--ctx", "3", "--out", &out],
             &["3 tokens", "no row", "context of 3"],
         ),
-        (&["prefill", &demo, "--tokens", "1", "--out", "no/such/folder/h"], &["no/such/folder/h"]),
-        (&["decode", &demo, "--handoff", "no/such/handoff"], &["no/such/handoff"]),
-        (&["decode", &demo, "--handoff", &demo], &["demo.gguf", "no hand-off"]),
+        (&["prefill", &page, "--tokens", "1", "--out", "no/such/folder/h"], &["no/such/folder/h"]),
+        (&["decode", &page, "--handoff", "no/such/handoff"], &["no/such/handoff"]),
+        (&["decode", &page, "--handoff", &page], &["page.gguf", "no hand-off"]),
         (&["check", &bare, "--handoff", &out], &[&out]),
         (&["logits", &bare, "--tokens", "1", "--out", &out], &["smollm2-135m.json", "no weights"]),
-        (&["logits", &demo, "--tokens", "1,2", "--split", "2", "--out", &out], &["--split 2", "1 to 1"]),
-        (&["logits", &demo, "--tokens", "1,2", "--split", "0", "--out", &out], &["--split 0"]),
+        (&["logits", &page, "--tokens", "1,2", "--split", "2", "--out", &out], &["--split 2", "1 to 1"]),
+        (&["logits", &page, "--tokens", "1,2", "--split", "0", "--out", &out], &["--split 0"]),
         (
-            &["logits", &demo, "--tokens", "1,2", "--split", "1", "--split-ctx", "1", "--out", &out],
+            &["logits", &page, "--tokens", "1,2", "--split", "1", "--split-ctx", "1", "--out", &out],
             &["--split-ctx 1", "2 tokens"],
         ),
-        (&["logits", &demo, "--tokens", "1,2", "--out", "no/such/folder/l"], &["no/such/folder/l"]),
+        (&["logits", &page, "--tokens", "1,2", "--out", "no/such/folder/l"], &["no/such/folder/l"]),
         (&["bench", &bare], &["smollm2-135m.json", "no weights"]),
-        (&["bench", &demo, "-p", "0", "-n", "0"], &["nothing to measure"]),
-        (&["bench", &demo, "-p", "9", "--ctx", "8"], &["context of 8"]),
+        (&["bench", &page, "-p", "0", "-n", "0"], &["nothing to measure"]),
+        (&["bench", &page, "-p", "9", "--ctx", "8"], &["context of 8"]),
     ];
     for (args, says) in cases {
         let ran = fails(args, says);
@@ -108,7 +108,7 @@ fn what_cannot_be_done_is_exit_code_1_and_names_the_thing() {
 fn a_file_is_named_once() {
     let scratch = Scratch::new();
     let broken = scratch.path("broken.gguf");
-    let bytes = std::fs::read(model("demo.gguf")).expect("the model");
+    let bytes = std::fs::read(model("page.gguf")).expect("the model");
     let (key, other) = (b"llama.block_count", b"llama.block_c0unt");
     let at = bytes.windows(key.len()).position(|w| w == key).expect("the key");
     let mut bytes = bytes;

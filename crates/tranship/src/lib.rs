@@ -10,8 +10,8 @@
 //! use tranship::{backends, demo, session::argmax};
 //!
 //! # fn main() -> Result<(), tranship::Error> {
-//! let file = demo::unpack()?;
-//! let model = std::sync::Arc::new(Model::open(file.path())?);
+//! let folder = demo::unpack()?;
+//! let model = std::sync::Arc::new(Model::open(folder.path())?);
 //! let backend = backends::open("reference", &backends::BackendOptions::default())?;
 //! let policy = ComputeCtx::parity(Device::of("reference"));
 //! let open = || Session::open(model.clone(), backend.clone(), policy.clone(), Options::new(64));

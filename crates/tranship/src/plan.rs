@@ -18,8 +18,8 @@
 //! use tranship::prelude::*;
 //!
 //! # fn main() -> Result<(), tranship::Error> {
-//! let file = tranship::demo::unpack()?;
-//! let model = Model::open(file.path())?;
+//! let folder = tranship::demo::unpack()?;
+//! let model = Model::open(folder.path())?;
 //! let policy = ComputeCtx::quantized(Device::cpu());
 //! let demands = demands(&model, &policy, &Default::default(), &Load::new(128))?;
 //! let plan = tranship::residency::plan(&demands, &pools(Some("host=16MiB"))?, Residency::Auto)?;

@@ -18,6 +18,28 @@ pub fn tokenizer(model: &Model) -> Result<Tokenizer, Error> {
     }
 }
 
+/// How much a model is surprised by a text: the mean over its tokens but the first of −ln of the probability that the
+/// model gave them, in nats. `logits` is `[tokens, vocab]`, a row after each token. The exponential is the perplexity for a
+/// token. A row that is missing, or has no place for the token, makes it infinite; a text of fewer than two tokens is
+/// no surprise.
+///
+/// ```
+/// // Two tokens that are equally likely, always: a surprise of ln 2 each time.
+/// let surprise = tranship::text::surprise(&[1.0; 6], 2, &[0, 1, 1]);
+/// assert!((surprise - 2f64.ln()).abs() < 1e-12);
+/// ```
+pub fn surprise(logits: &[f32], vocab: usize, tokens: &[u32]) -> f64 {
+    let next = tokens.get(1..).unwrap_or_default();
+    let mut rows = logits.chunks_exact(vocab.max(1));
+    let nats = |token: &u32| {
+        let row = rows.next().unwrap_or_default();
+        let Some(own) = row.get(*token as usize) else { return f64::INFINITY };
+        let top = row.iter().fold(f64::NEG_INFINITY, |most, v| most.max(f64::from(*v)));
+        top + row.iter().map(|v| (f64::from(*v) - top).exp()).sum::<f64>().ln() - f64::from(*own)
+    };
+    next.iter().map(nats).sum::<f64>() / next.len().max(1) as f64
+}
+
 /// The ids that end a text, ascending: those of the tokenizer, if there is one, and those that the model's
 /// configuration names.
 pub fn end_ids(model: &Model, tokenizer: Option<&Tokenizer>) -> Vec<u32> {

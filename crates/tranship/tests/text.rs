@@ -13,7 +13,7 @@ fn fixture(name: &str) -> std::path::PathBuf {
 
 #[test]
 fn of_a_gguf_file_it_is_in_the_metadata() {
-    let model = Model::open(&fixture("models/demo.gguf")).expect("a model");
+    let model = Model::open(&fixture("models/page.gguf")).expect("a model");
     let tokenizer = tokenizer(&model).expect("a tokenizer");
     let ids = tokenizer.encode_text("the harbour", Specials::Add).expect("tokens");
     assert_eq!(tokenizer.decode_text(&ids).expect("text"), "the harbour");

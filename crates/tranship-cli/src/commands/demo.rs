@@ -6,28 +6,37 @@
 
 use crate::commands::plan::ledgers;
 use crate::error::CliError;
+use crate::held::{pattern, runs};
 use crate::{out, setup};
 use clap::Args;
-use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
+use std::io::{BufWriter, IsTerminal, StdoutLock, Write};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 use tranship::backend::Outputs;
 use tranship::backends::{self, BackendOptions};
-use tranship::ctx::{ComputeCtx, Device};
-use tranship::handoff::{Contract, Conversion, Expect, Handoff};
+use tranship::ctx::{ComputeCtx, Device, PRESETS};
+use tranship::handoff::{Carried, Contract, Conversion, Expect, Handoff};
 use tranship::plan::{Load, demands, pools};
-use tranship::prelude::{Backend, Model, Options, Session, Specials, Tokenizer};
+use tranship::prelude::{Backend, Model, Options, Sampler, SamplerOptions, Session, Specials, Tokenizer};
+use tranship::program::Extent;
 use tranship::residency::plan;
-use tranship::session::argmax;
 use tranship::{demo, text};
 
-const PROMPT: &str = "The harbour at the end of the line\n\nEvery cargo that crosses";
-/// Rows of a sequence: those that the demo model was taught.
-const CTX: u64 = 128;
+/// How a novel goes on that the model was not taught; it has seen none of these sentences.
+const PROMPT: &str = "Anne had no Uppercross Hall before her, no landed estate, no headship of a family; and if they could but \
+                      keep Captain Wentworth from being made a baronet, she would not change situations with Anne.\n\n\
+                      It would be well for the eldest sister if she were equally satisfied with her situation, for";
+/// Rows of a sequence where the prompt is prefilled, and where it is decoded.
+const HERE: u64 = 192;
+const THERE: u64 = 256;
 /// Decoded tokens.
-const MOST: usize = 56;
+const MOST: usize = 72;
+/// Tokens of the page whose perplexity is measured.
+const PAGE: usize = 512;
+/// How a token is chosen. Each end draws the same numbers, so that the same logits give the same text.
+const CHOICE: SamplerOptions =
+    SamplerOptions { temperature: 0.7, top_k: 40, top_p: 0.9, min_p: 0.0, repetition_penalty: 1.0, seed: 1 };
 
 /// Flags of `demo`.
 #[derive(Args)]
@@ -43,10 +52,28 @@ struct Truth {
     logits: Vec<Vec<f32>>,
 }
 
+/// A backend under a policy.
+struct End {
+    backend: Arc<dyn Backend>,
+    policy: &'static str,
+}
+
+/// A prompt that has run on an end.
+struct Prefilled<'a> {
+    end: &'a End,
+    millis: f64,
+    /// The logits after it.
+    logits: Vec<f32>,
+    /// The hand-off, and what it took to make it.
+    bytes: Vec<u8>,
+    suspending: f64,
+}
+
 /// What is shown of one pair.
 struct Measured {
-    handoff_bytes: u64,
-    millis: f64,
+    /// From one session's state to the other's, by way of the bytes.
+    handing: f64,
+    decoding: f64,
     /// ‖Δ‖ / ‖reference‖ over all decoded rows.
     error: f64,
     /// The first token that is not the reference's.
@@ -55,174 +82,292 @@ struct Measured {
 
 /// Shows the idea.
 pub fn run(command: &Demo) -> Result<(), CliError> {
-    let file = demo::unpack()?;
-    let model = setup::model(file.path())?;
+    let folder = demo::unpack()?;
+    let model = setup::model(folder.path())?;
     let tokenizer = text::tokenizer(&model)?;
     let prompt = tokenizer.encode_text(PROMPT, Specials::Add)?;
-    let mut out = out::stdout();
-    let title = Title { bold: std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() };
+    let bold = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let mut shown = Shown { out: out::stdout(), bold };
 
-    let (host, options) = (Device::of(backends::default_name()), BackendOptions { threads: command.threads });
-    let policy = ComputeCtx::preset(backends::default_policy(&host.backend)?, host.clone())?;
-    let first = backends::open(&host.backend, &options)?;
-    write!(out, "{}{}", title.of("The model, embedded in this program"), describe(&model))?;
-    let demands = demands(&model, &policy, &first.caps().accepts, &Load::new(CTX))?;
-    let planned = plan(&demands, &pools(Some("host=1MiB"))?, policy.residency)?;
-    write!(out, "{}{}", title.of("What it takes, counted before a byte of it is loaded"), ledgers(&planned))?;
-    let contract = model.contract(CTX, &policy)?;
-    write!(
-        out,
-        "{}{}",
-        title.of("What a decode step carries, derived from the programs"),
-        carried(&contract)
-    )?;
+    let options = BackendOptions { threads: command.threads };
+    let first = End::open(backends::default_name(), None, &options)?;
+    shown.title("The model, embedded in this program")?;
+    shown.text(&describe(&model))?;
+    let demands = demands(&model, &first.ctx()?, &first.backend.caps().accepts, &Load::new(THERE))?;
+    let planned = plan(&demands, &pools(Some("host=8MiB"))?, first.ctx()?.residency)?;
+    shown.title("What it takes, counted before a byte of it is loaded")?;
+    write!(shown.out, "{}", ledgers(&planned))?;
+    shown.title("What a decode step carries, derived from the programs")?;
+    let contract = model.contract(THERE, &first.ctx()?)?;
+    write!(shown.out, "{}", carried(&contract, prompt.len() as u64))?;
 
     let truth = truth(&model, &prompt)?;
-    let said = tokenizer.decode_text(&truth.tokens)?;
-    writeln!(out, "{}prompt  {PROMPT:?}\ntext    {said:?}", title.of("The text, in F32 on the reference"))?;
-    write!(out, "{}", title.of("Prefilled here, decoded there, from the bytes of a hand-off"))?;
-    writeln!(
-        out,
-        "{:10} {:10} {:10} {:10} {:>10} {:>9}  {:>11}  text",
-        "prefill", "policy", "decode", "policy", "hand-off", "time", "error"
-    )?;
-    out.flush()?;
-    let backends: Vec<(&str, Arc<dyn Backend>)> = backends::names()
-        .map(|name| Ok((name, backends::open(name, &options)?)))
-        .collect::<Result<_, tranship::Error>>()?;
-    for parity in [true, false] {
-        for here in &backends {
-            for there in &backends {
-                let line = pair(&model, &tokenizer, &prompt, &truth, (here, there), parity)?;
-                writeln!(out, "{line}")?;
-                out.flush()?;
-            }
-        }
-    }
-    writeln!(out, "\nerror: ‖logits − reference‖ / ‖reference‖ over {} decoded tokens.", truth.tokens.len())?;
-    Ok(out.flush()?)
+    shown.title("A prompt, and how it goes on in F32 on the reference")?;
+    shown.text(PROMPT)?;
+    shown.title("…")?;
+    shown.text(tokenizer.decode_text(&truth.tokens)?.trim_start())?;
+
+    shown.title("Prefilled here, decoded there, from the bytes of a hand-off")?;
+    pairs(&mut shown, &model, &tokenizer, (&prompt, &truth), &options)?;
+    shown.title(&format!("Perplexity of {PAGE} tokens that it was not taught, for a token"))?;
+    perplexities(&mut shown, &model, &tokenizer, &options)?;
+    Ok(shown.out.flush()?)
 }
 
-struct Title {
+/// Standard output with titles.
+struct Shown {
+    out: BufWriter<StdoutLock<'static>>,
     bold: bool,
 }
 
-impl Title {
-    fn of(&self, text: &str) -> String {
-        if self.bold { format!("\n\x1b[1m{text}\x1b[0m\n") } else { format!("\n{text}\n") }
+impl Shown {
+    fn title(&mut self, text: &str) -> Result<(), CliError> {
+        let (on, off) = if self.bold { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+        writeln!(self.out, "\n{on}{text}{off}")?;
+        // What follows may take a while.
+        Ok(self.out.flush()?)
+    }
+
+    /// Paragraphs, in lines that fit.
+    fn text(&mut self, text: &str) -> Result<(), CliError> {
+        for paragraph in text.lines().filter(|line| !line.trim().is_empty()) {
+            write!(self.out, "{}", out::wrap(paragraph, "  ", "  "))?;
+        }
+        Ok(())
+    }
+}
+
+impl End {
+    /// A backend by name, under a policy or its own.
+    fn open(name: &str, policy: Option<&'static str>, options: &BackendOptions) -> Result<End, CliError> {
+        let own = backends::default_policy(name)?;
+        Ok(End { backend: backends::open(name, options)?, policy: policy.unwrap_or(own) })
+    }
+
+    fn ctx(&self) -> Result<ComputeCtx, CliError> {
+        Ok(ComputeCtx::preset(self.policy, Device::of(self.backend.name()))?)
+    }
+
+    fn session(&self, model: &Arc<Model>, ctx: u64) -> Result<Session, CliError> {
+        Ok(Session::open(model.clone(), self.backend.clone(), self.ctx()?, Options::new(ctx))?)
+    }
+
+    fn label(&self) -> String {
+        format!("{} {}", self.backend.name(), self.policy)
     }
 }
 
 fn describe(model: &Model) -> String {
     let spec = model.spec();
-    let bytes = model.checkpoint().tensor_bytes();
+    let mut kinds: Vec<(String, usize)> = Vec::new();
+    for layer in &spec.layers {
+        let kind = layer.kind().to_string();
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((kind, 1)),
+        }
+    }
+    let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} × {kind}")).collect();
     format!(
-        "{}: {} layers, {} wide, {} tokens in its vocabulary, {} of weights in {} tensors\n",
+        "{}: {}; {} wide, {} tokens in its vocabulary, {} of weights in {} tensors",
         spec.architecture,
-        spec.layers.len(),
+        kinds.join(", "),
         spec.hidden,
         spec.vocab,
-        out::bytes(bytes),
+        out::bytes(model.checkpoint().tensor_bytes()),
         model.checkpoint().tensors().len()
     )
 }
 
-fn carried(contract: &Contract) -> String {
-    let mut text = String::new();
+/// A line for each form of state: which tensors of which layers, their type, and their bytes after so many tokens.
+fn carried(contract: &Contract, position: u64) -> String {
+    let mut kinds: Vec<(Extent, Vec<&Carried>)> = Vec::new();
     for tensor in &contract.carried {
-        let axes: Vec<String> = tensor.axes.iter().map(|a| format!("{} {}", a.name, a.size)).collect();
-        let extent = tensor.extent.name();
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "  {:4} [{}] {}, {extent}", tensor.name, axes.join(", "), tensor.dtype);
+        match kinds.iter_mut().find(|(extent, of)| *extent == tensor.extent && of[0].dtype == tensor.dtype) {
+            Some((_, tensors)) => tensors.push(tensor),
+            None => kinds.push((tensor.extent, vec![tensor])),
+        }
     }
-    let per_token = contract.bytes(1).unwrap_or(0);
-    let _ = writeln!(text, "  {} for each token", out::bytes(per_token));
-    text
+    let mut text = String::new();
+    for (extent, tensors) in kinds {
+        let (mut names, mut layers) = (Vec::new(), Vec::new());
+        for tensor in &tensors {
+            let name = pattern(&tensor.name, tensor.layer);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+            layers.push(tensor.layer);
+        }
+        layers.dedup();
+        let what = match extent {
+            Extent::Append => format!("a row for each of {position} tokens"),
+            Extent::Recurrent => "a memory, the same at any length".to_owned(),
+            Extent::Ring => "rows of the last tokens".to_owned(),
+            other => other.to_string(),
+        };
+        let bytes: u64 = tensors.iter().filter_map(|t| t.bytes(t.valid_rows(position))).sum();
+        let place = format!(
+            "{} of layer{} {}",
+            names.join(", "),
+            if layers.len() > 1 { "s" } else { "" },
+            runs(&layers)
+        );
+        let dtype = tensors[0].dtype.to_string();
+        text += &format!("  {:10} {place:42} {dtype:5} {:>10}  {what}\n", extent.name(), out::bytes(bytes));
+    }
+    let all = contract.bytes(position).map_or("more than can be counted".to_owned(), out::bytes);
+    text + &format!("  {:59} {all:>10}  after {position} tokens\n", "together")
 }
 
-/// The most probable text in F32 on the reference, uninterrupted, and its logits.
+/// A text in F32 on the reference, uninterrupted, and its logits.
 fn truth(model: &Arc<Model>, prompt: &[u32]) -> Result<Truth, CliError> {
-    let backend = backends::open("reference", &BackendOptions::default())?;
-    let policy = ComputeCtx::parity(Device::of("reference"));
-    let mut session = Session::open(model.clone(), backend, policy, Options::new(CTX))?;
+    let end = End::open("reference", Some("parity"), &BackendOptions::default())?;
+    let mut session = end.session(model, THERE)?;
     let mut sequence = session.sequence()?;
+    let mut sampler = Sampler::new(CHOICE)?;
     let mut row = session.extend(&mut sequence, prompt, Outputs::Last)?;
     let mut truth = Truth { tokens: vec![], logits: vec![] };
-    while truth.tokens.len() < MOST && sequence.position() < session.ctx() {
-        let token = argmax(&row);
+    loop {
+        let token = sampler.sample(&row, &[])?;
         truth.tokens.push(token);
         truth.logits.push(row);
+        if truth.tokens.len() == MOST || sequence.position() == session.ctx() {
+            return Ok(truth);
+        }
         row = session.extend(&mut sequence, &[token], Outputs::Last)?;
     }
-    Ok(truth)
 }
 
-type Named = (&'static str, Arc<dyn Backend>);
-
-/// One line of the table.
-fn pair(
+/// The table of pairs.
+fn pairs(
+    shown: &mut Shown,
     model: &Arc<Model>,
     tokenizer: &Tokenizer,
-    prompt: &[u32],
-    truth: &Truth,
-    (here, there): (&Named, &Named),
-    parity: bool,
+    (prompt, truth): (&[u32], &Truth),
+    options: &BackendOptions,
+) -> Result<(), CliError> {
+    writeln!(
+        shown.out,
+        "  {:16}  {:16} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8}  text",
+        "prefill", "decode", "prefill", "hand-off", "handed", "decode", "MiB/s", "error"
+    )?;
+    for policy in [Some("parity"), None] {
+        let ends: Vec<End> =
+            backends::names().map(|name| End::open(name, policy, options)).collect::<Result<_, _>>()?;
+        for here in &ends {
+            let prefilled = prefill(here, model, prompt)?;
+            for there in &ends {
+                let measured = hand_over(&prefilled, there, model, (prompt, truth))?;
+                writeln!(shown.out, "{}", line(&prefilled, there, &measured, (tokenizer, truth))?)?;
+                shown.out.flush()?;
+            }
+        }
+    }
+    let told = format!(
+        "{} tokens are prefilled and {} decoded. Handed: from one session's state to the other's, checks and seal \
+         included. Error: ‖logits − reference‖ / ‖reference‖ over the decoded tokens, in F32 on the reference.",
+        prompt.len(),
+        truth.tokens.len()
+    );
+    shown.text(&told)
+}
+
+/// One line of the table.
+fn line(
+    from: &Prefilled<'_>,
+    there: &End,
+    measured: &Measured,
+    (tokenizer, truth): (&Tokenizer, &Truth),
 ) -> Result<String, CliError> {
-    let name = |on: &Named| if parity { Ok("parity") } else { backends::default_policy(on.0) };
-    let (policy_here, policy_there) = (name(here)?, name(there)?);
-    let open = |on: &Named, policy: &str| {
-        let policy = ComputeCtx::preset(policy, Device::of(on.0))?;
-        Ok::<_, CliError>(Session::open(model.clone(), on.1.clone(), policy, Options::new(CTX))?)
-    };
-    let m = measure(&mut open(here, policy_here)?, &mut open(there, policy_there)?, prompt, truth)?;
-    let same = match m.differs_at {
+    let same = match measured.differs_at {
         None => "the same".to_owned(),
         Some(at) => {
-            let kept = tokenizer.decode_text(&truth.tokens[..at])?;
-            format!(
-                "differs after {:?}",
-                kept.chars().rev().take(12).collect::<Vec<_>>().iter().rev().collect::<String>()
-            )
+            let words = tokenizer.decode_text(&truth.tokens[..at])?.split_whitespace().count();
+            format!("for {words} words")
         }
     };
+    let speed = from.bytes.len() as f64 / f64::from(1 << 20) / (measured.handing / 1e3).max(1e-9);
     Ok(format!(
-        "{:10} {policy_here:10} {:10} {policy_there:10} {:>10} {:>6.1} ms  {:>11.1e}  {same}",
-        here.0,
-        there.0,
-        out::bytes(m.handoff_bytes),
-        m.millis,
-        m.error
+        "  {:16}  {:16} {:>6.1} ms {:>9} {:>6.2} ms {:>6.1} ms {speed:>7.0} {:>8.1e}  {same}",
+        from.end.label(),
+        there.label(),
+        from.millis,
+        out::bytes(from.bytes.len() as u64),
+        measured.handing,
+        measured.decoding,
+        measured.error
     ))
 }
 
-/// Prefills in one session and decodes the reference's tokens in the other.
-fn measure(
-    here: &mut Session,
-    there: &mut Session,
-    prompt: &[u32],
-    truth: &Truth,
-) -> Result<Measured, CliError> {
+/// Runs the prompt on an end and makes the hand-off.
+fn prefill<'a>(end: &'a End, model: &Arc<Model>, prompt: &[u32]) -> Result<Prefilled<'a>, CliError> {
+    let mut session = end.session(model, HERE)?;
+    let mut sequence = session.sequence()?;
     let start = Instant::now();
-    let mut sequence = here.sequence()?;
-    let mut row = here.extend(&mut sequence, prompt, Outputs::Last)?;
-    let bytes = here.suspend(&sequence, Some(argmax(&row)))?.to_bytes()?;
-    let handoff_bytes = bytes.len() as u64;
+    let logits = session.extend(&mut sequence, prompt, Outputs::Last)?;
+    let millis = millis_since(start);
+    let start = Instant::now();
+    let bytes = session.suspend(&sequence, None)?.to_bytes()?;
+    Ok(Prefilled { end, millis, logits, bytes, suspending: millis_since(start) })
+}
+
+/// Takes the hand-off and decodes the reference's tokens.
+fn hand_over(
+    from: &Prefilled<'_>,
+    there: &End,
+    model: &Arc<Model>,
+    (prompt, truth): (&[u32], &Truth),
+) -> Result<Measured, CliError> {
+    let mut session = there.session(model, THERE)?;
+    let bytes = from.bytes.clone();
+    let start = Instant::now();
     let handoff = Handoff::from_bytes(bytes)?;
     let expect = Expect { conversion: Conversion::Declared, tokens: Some(prompt), ..Expect::default() };
-    let mut resumed = there.resume(&handoff, &expect)?;
-    let (mut distance, mut norm, mut differs_at) = (0f64, 0f64, None);
+    let mut sequence = session.resume(&handoff, &expect)?;
+    let handing = from.suspending + millis_since(start);
+    let mut sampler = Sampler::new(CHOICE)?;
+    let (mut row, mut distance, mut norm, mut differs_at) = (from.logits.clone(), 0f64, 0f64, None);
+    let start = Instant::now();
     for (i, (token, wanted)) in truth.tokens.iter().zip(&truth.logits).enumerate() {
+        if i > 0 {
+            row = session.extend(&mut sequence, &truth.tokens[i - 1..i], Outputs::Last)?;
+        }
         for (ours, theirs) in row.iter().zip(wanted) {
             distance += (f64::from(*ours) - f64::from(*theirs)).powi(2);
             norm += f64::from(*theirs).powi(2);
         }
-        if argmax(&row) != *token && differs_at.is_none() {
+        if sampler.sample(&row, &[])? != *token && differs_at.is_none() {
             differs_at = Some(i);
         }
-        if i + 1 < truth.tokens.len() {
-            row = there.extend(&mut resumed, &[*token], Outputs::Last)?;
-        }
     }
-    let millis = start.elapsed().as_secs_f64() * 1e3;
-    Ok(Measured { handoff_bytes, millis, error: (distance / norm.max(f64::MIN_POSITIVE)).sqrt(), differs_at })
+    let error = (distance / norm.max(f64::MIN_POSITIVE)).sqrt();
+    Ok(Measured { handing, decoding: millis_since(start), error, differs_at })
+}
+
+fn millis_since(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64() * 1e3
+}
+
+/// The perplexity of a page under each policy, on the default backend, beside that in F32.
+fn perplexities(
+    shown: &mut Shown,
+    model: &Arc<Model>,
+    tokenizer: &Tokenizer,
+    options: &BackendOptions,
+) -> Result<(), CliError> {
+    let mut page = tokenizer.encode_text(demo::PAGE, Specials::Add)?;
+    page.truncate(PAGE);
+    let mut first = None;
+    for policy in PRESETS {
+        let end = End::open(backends::default_name(), Some(policy), options)?;
+        let mut session = end.session(model, page.len() as u64)?;
+        let mut sequence = session.sequence()?;
+        let logits = session.extend(&mut sequence, &page, Outputs::All)?;
+        let vocab = usize::try_from(model.spec().vocab).unwrap_or(usize::MAX);
+        let perplexity = text::surprise(&logits, vocab, &page).exp();
+        let beside = 100.0 * (perplexity / *first.get_or_insert(perplexity) - 1.0);
+        let beside = if policy == PRESETS[0] { String::new() } else { format!("  {beside:+.2} %") };
+        writeln!(shown.out, "  {:16}  {perplexity:8.3}{beside}", end.label())?;
+    }
+    Ok(())
 }
