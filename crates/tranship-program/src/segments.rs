@@ -214,6 +214,11 @@ impl Columns {
         }
     }
 
+    /// Whether what is asked of the result is asked of the operand.
+    fn passes(self) -> bool {
+        !matches!(self, Columns::Heads(_) | Columns::Sum | Columns::All)
+    }
+
     /// The units that columns are dealt out by where nothing else says how: of an operand `width` columns wide.
     fn own(self, width: u64) -> Option<u64> {
         match self {
@@ -230,6 +235,8 @@ struct Walk<'g> {
     cuts: Vec<Cut>,
     /// Memories that an operation advances, which are asked for by their first axis.
     memories: BTreeSet<ValueId>,
+    /// For each value, whether what is asked of its columns is asked of a tensor's rows in the end.
+    of_rows: Vec<bool>,
 }
 
 impl<'g> Walk<'g> {
@@ -238,8 +245,19 @@ impl<'g> Walk<'g> {
             Action::Update { tensor, .. } => Some(tensor),
             _ => None,
         });
-        let mut walk =
-            Walk { graph, cuts: vec![Cut::FREE; graph.values.len()], memories: advanced.collect() };
+        let mut of_rows = vec![false; graph.values.len()];
+        for node in &graph.nodes {
+            match &node.action {
+                Action::Read { out, .. } => of_rows[out.0] = true,
+                Action::Apply { op, args, out } => {
+                    let mut asked = (0..).zip(args).filter(|(place, _)| op.columns(*place).passes());
+                    of_rows[out.0] = asked.any(|(_, arg)| of_rows[arg.0]);
+                }
+                Action::Update { .. } | Action::Write { .. } => {}
+            }
+        }
+        let cuts = vec![Cut::FREE; graph.values.len()];
+        let mut walk = Walk { graph, cuts, memories: advanced.collect(), of_rows };
         walk.ask(graph.result, &Cut::Whole);
         walk
     }
@@ -331,7 +349,7 @@ impl<'g> Walk<'g> {
             _ => None,
         });
         for (op, args) in applied {
-            for (place, &arg) in args.iter().enumerate() {
+            for (place, &arg) in args.iter().enumerate().filter(|(_, arg)| self.of_rows[arg.0]) {
                 let width = self.width(arg);
                 let Some(size) = self.columns(op, place, arg).own(width) else { continue };
                 if let Some(gaps) = self.cuts[arg.0].gaps(width, size) {

@@ -394,3 +394,24 @@ fn a_state_that_is_a_matrix() {
   return x + linear(y, w)";
     check(text, &["s whole"]);
 }
+
+/// Whatever lifts has segments that are runs of its axes, however little sense there is in it.
+#[test]
+fn every_accepted_program() {
+    let mut found = 0;
+    for entry in std::fs::read_dir("tests/accepted").expect("the folder is there") {
+        let path = entry.expect("an entry").path();
+        let text = std::fs::read_to_string(&path).expect("it reads");
+        let (text, _) = text.split_once("---\n").expect("a program, and what is expected of it");
+        let graph = Program::parse(text).and_then(|p| p.lift()).expect("it is accepted");
+        let segments = graph.segments();
+        for carried in graph.roles().carried() {
+            let Some(cut) = segments.get(&carried.value) else { continue };
+            let sum: u64 = cut.runs.iter().map(|run| run.count * run.size).sum();
+            assert_eq!(sum, carried.axes[cut.axis].1, "{}: {}", path.display(), carried.name);
+            assert!(cut.most() > 1, "{}: {}", path.display(), carried.name);
+            found += 1;
+        }
+    }
+    assert!(found >= 10, "{found} tensors that may be cut");
+}
