@@ -6,12 +6,14 @@
 //! pipe or a socket carries it, and neither end holds more than a layer beside its own state.
 
 use crate::course::Course;
-use crate::file::{cut_short, ends, fits, metadata};
+use crate::file::{cut_short, ends, fits, metadata, whole};
 use crate::frame::Entry;
 use crate::handoff::{Content, Manifest};
 use crate::{Carried, Contract, Expect, HandoffError, HandoffTensor, Progress, Refusal, check, frame, pass};
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::path::Path;
 
 /// Writes a hand-off as a stream.
 pub struct StreamWriter<W: Write> {
@@ -133,6 +135,16 @@ impl<R: Read> Opening<R> {
         Ok(Opening { input, course, entries: header.entries })
     }
 
+    /// The same with its input as another type.
+    pub fn map<S: Read>(self, input: impl FnOnce(R) -> S) -> Opening<S> {
+        Opening { input: input(self.input), course: self.course, entries: self.entries }
+    }
+
+    /// Whether a stream follows, and not the tensors of a file.
+    pub fn is_stream(&self) -> bool {
+        !self.course.is_file()
+    }
+
     /// The contract that the state was made under.
     pub fn contract(&self) -> &Contract {
         &self.course.manifest.contract
@@ -161,6 +173,30 @@ impl<R: Read> Opening<R> {
             incoming.frame(entries)?;
         }
         Ok(incoming)
+    }
+}
+
+impl Opening<File> {
+    /// Opens a file and reads the manifest. Where it is a regular one, of the file form, its tensors are held to the bytes
+    /// that are there.
+    ///
+    /// # Errors
+    /// As [`Opening::read`], and [`HandoffError::Io`] naming the file.
+    pub fn of_file(path: &Path) -> Result<Opening<File>, HandoffError> {
+        let io = |what: String| HandoffError::Io { path: path.display().to_string(), what };
+        let named = |error| match error {
+            HandoffError::Io { what, .. } => io(what),
+            other => other,
+        };
+        let mut file = File::open(path).map_err(|e| io(e.to_string()))?;
+        let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|m| m.len());
+        let Opening { course, entries, .. } = Opening::read(&mut file).map_err(named)?;
+        if let (Some(size), true) = (size, course.is_file()) {
+            let at = file.stream_position().map_err(|e| io(e.to_string()))?;
+            let data = entries.last().map_or(0, |entry| entry.range.end);
+            whole(data, usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX))?;
+        }
+        Ok(Opening { input: file, course, entries })
     }
 }
 

@@ -6,9 +6,10 @@ use crate::generate::{Stop, generate};
 use crate::{out, setup};
 use clap::Args;
 use serde_json::json;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use tranship::handoff::{Conversion, Expect, Handoff, HandoffError};
+use tranship::handoff::{Conversion, Expect, Handoff, HandoffError, Opening, Refusal};
+use tranship::prelude::Session;
 use tranship::session::SessionError;
 use tranship::text;
 
@@ -17,7 +18,7 @@ use tranship::text;
 pub struct Decode {
     #[command(flatten)]
     model: ModelArg,
-    /// The hand-off
+    /// The hand-off, a file or a stream; - is standard input
     #[arg(long, value_name = "FILE")]
     handoff: PathBuf,
     /// Tokens to give at most; an end token stops earlier, and is not given
@@ -56,23 +57,45 @@ pub fn unread(path: &Path, error: HandoffError) -> CliError {
     }
 }
 
+/// The opening of a hand-off in a file, or from standard input.
+fn opening(path: &Path) -> Result<Opening<Box<dyn Read>>, HandoffError> {
+    if path.as_os_str() == "-" {
+        return Opening::read(Box::new(std::io::stdin().lock()));
+    }
+    Ok(Opening::of_file(path)?.map(|file| Box::new(file) as Box<dyn Read>))
+}
+
+/// Every reason against a hand-off that was refused as it came: those of a file can all be looked for.
+fn every_reason(path: &Path, session: &Session, expect: &Expect<'_>) -> Option<Refusal> {
+    if !path.metadata().is_ok_and(|m| m.is_file()) {
+        return None;
+    }
+    let vocab = Some(session.model().spec().vocab);
+    let handoff = Handoff::read(path).ok()?;
+    session.contract().check_for(&handoff, &Expect { vocab, ..*expect }).err()
+}
+
 /// Goes on from the hand-off. Its next token comes first.
 pub fn run(command: &Decode) -> Result<(), CliError> {
     let model = setup::runnable(&command.model.model)?;
-    let handoff = Handoff::read(&command.handoff).map_err(|e| unread(&command.handoff, e))?;
     let mut sampler = command.sampling.sampler()?;
-    let rows = handoff.position().saturating_add(command.max_tokens as u64);
+    let opening = opening(&command.handoff).map_err(|e| unread(&command.handoff, e))?;
+    let rows = opening.position().saturating_add(command.max_tokens as u64);
     let ctx = command.compute.ctx_for(&model, rows);
     let covers = command.covers.tokens(&model)?;
     let mut session = command.compute.chip_of(&command.parts)?.session(&model, ctx)?;
     let expect =
         Expect { conversion: conversion(command.convert), tokens: covers.as_deref(), ..Expect::default() };
-    let mut sequence = session.resume(&handoff, &expect).map_err(|e| match e {
-        SessionError::Refused(refusal) => CliError::Refused { path: command.handoff.clone(), refusal },
+    let path = || command.handoff.clone();
+    let (mut sequence, _) = session.receive(opening, &expect).map_err(|e| match e {
+        SessionError::Refused(refusal) => {
+            let every = every_reason(&command.handoff, &session, &expect);
+            CliError::Refused { path: path(), refusal: every.unwrap_or(refusal) }
+        }
         other => other.into(),
     })?;
-    let path = || command.handoff.clone();
-    let first = handoff.next_token().ok_or_else(|| CliError::NoNextToken { path: path() })?;
+    let next = sequence.progress().next_token;
+    let first = next.ok_or_else(|| CliError::NoNextToken { path: path() })?;
     let tokenizer = setup::tokenizer(&model)?;
     let ends = if command.ignore_end { vec![] } else { text::end_ids(&model, tokenizer.as_ref()) };
     let stop = Stop { most: command.max_tokens, ends };

@@ -2,11 +2,15 @@
 
 use crate::args::{Compute, Input, ModelArg, Parts};
 use crate::error::CliError;
+use crate::setup::Chip;
 use crate::{out, setup};
 use clap::Args;
+use std::io::Write;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tranship::backend::Outputs;
+use tranship::prelude::Session;
+use tranship::session::Part;
 
 /// Flags of `prefill`.
 #[derive(Args)]
@@ -15,14 +19,20 @@ pub struct Prefill {
     model: ModelArg,
     #[command(flatten)]
     input: Input,
-    /// The file that the hand-off is written to
+    /// The file that the hand-off is written to; - is standard output
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    /// Write a stream: the state leaves layer by layer, while later layers run
+    #[arg(long)]
+    stream: bool,
     #[command(flatten)]
     parts: Parts,
     #[command(flatten)]
     compute: Compute,
 }
+
+/// Parts that a model is run in where its state leaves as a stream: the first of them leave while the last ones run.
+const PARTS: usize = 8;
 
 /// Runs the prompt and writes the hand-off: its position is the number of tokens, and the token that follows is the most
 /// probable one.
@@ -31,20 +41,63 @@ pub fn run(command: &Prefill) -> Result<(), CliError> {
     let tokens = command.input.tokens(&model)?;
     let ctx = command.compute.ctx_for(&model, tokens.len() as u64 + 1);
     setup::leaves_a_row(tokens.len(), ctx)?;
-    let mut session = command.compute.chip_of(&command.parts)?.session(&model, ctx)?;
+    let mut chip = command.compute.chip_of(&command.parts)?;
+    if command.stream && chip.parts.is_empty() {
+        chip.parts = parts(&chip, model.spec().layers.len());
+    }
+    let mut session = chip.session(&model, ctx)?;
     let mut sequence = session.sequence()?;
     let start = Instant::now();
-    let logits = session.extend(&mut sequence, &tokens, Outputs::Last)?;
-    let elapsed = start.elapsed();
-    let next = setup::most_probable(&logits)?;
-    let handoff = session.suspend(&sequence, Some(next))?;
-    handoff.write(&command.out)?;
+    let mut prefilled = Prefilled { elapsed: Duration::ZERO, next: 0 };
+    let mut choose = |logits: &[f32]| -> Result<Option<u32>, CliError> {
+        prefilled = Prefilled { elapsed: start.elapsed(), next: setup::most_probable(logits)? };
+        Ok(Some(prefilled.next))
+    };
+    let stdout = command.out.as_os_str() == "-";
+    if command.stream {
+        let mut send = |session: &mut Session, out: &mut (dyn Write + Send)| -> Result<(), CliError> {
+            let prompt = (&mut sequence, tokens.as_slice());
+            session.prefill_into(prompt, Outputs::Last, out, &mut choose).map(drop)
+        };
+        if stdout {
+            send(&mut session, &mut std::io::stdout())?;
+        } else {
+            out::write_file(&command.out, |file| send(&mut session, file))?;
+        }
+    } else {
+        let logits = session.extend(&mut sequence, &tokens, Outputs::Last)?;
+        let next = choose(&logits)?;
+        if stdout {
+            let bytes = session.suspend(&sequence, next)?.to_bytes()?;
+            out::stdout().write_all(&bytes)?;
+        } else {
+            session.write(&sequence, next, &command.out)?;
+        }
+    }
+    let state = session.contract().bytes(sequence.position() as u64).unwrap_or(0);
     out::note(format_args!(
-        "prefilled {} tokens in {:.1} ms; {} of state in {}; next token {next}",
+        "prefilled {} tokens in {:.1} ms; {} of state in {}; next token {}",
         tokens.len(),
-        elapsed.as_secs_f64() * 1e3,
-        out::bytes(handoff.bytes()),
-        command.out.display()
+        prefilled.elapsed.as_secs_f64() * 1e3,
+        out::bytes(state),
+        if stdout { "standard output".into() } else { command.out.display().to_string() },
+        prefilled.next
     ));
     Ok(())
+}
+
+/// What the prompt gave.
+struct Prefilled {
+    elapsed: Duration,
+    next: u32,
+}
+
+/// The layers of a model in parts of about as many, all on the chip's backend.
+fn parts(chip: &Chip, layers: usize) -> Vec<Part> {
+    let count = PARTS.min(layers);
+    let part = |i: usize| Part {
+        backend: chip.backend.clone(),
+        layers: i * layers / count..(i + 1) * layers / count,
+    };
+    (0..count).map(part).collect()
 }

@@ -6,11 +6,11 @@ use crate::generate::{Stop, generate};
 use crate::{out, setup};
 use clap::Args;
 use std::io::Write;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tranship::backend::Outputs;
-use tranship::handoff::{Conversion, Expect, Handoff};
-use tranship::prelude::{ChatTemplate, Message, Model, Sequence, Session, Specials, Tokenizer};
-use tranship::session::Part;
+use tranship::handoff::{Conversion, Expect, HandoffError, Opening};
+use tranship::prelude::{ChatTemplate, Message, Model, Sampler, Sequence, Session, Specials, Tokenizer};
+use tranship::session::{Part, SessionError};
 use tranship::text::{self, Date, RenderOptions};
 
 /// Flags of `run`.
@@ -74,14 +74,16 @@ pub fn run(command: &Run) -> Result<(), CliError> {
             Some(command.compute.chip_named(name)?.session(&model, ctx)?)
         }
     };
-    let mut sequence = session.sequence()?;
     let start = Instant::now();
-    let logits = session.extend(&mut sequence, &prompt, Outputs::Last)?;
-    let first = sampler.sample(&logits, &[])?;
-    let prefilled = start.elapsed();
-    if let Some(other) = &mut other {
-        sequence = hand_over(&session, &sequence, first, other)?;
-    }
+    let (mut sequence, first, prefilled) = match &mut other {
+        Some(other) => hand_over(&mut session, other, &prompt, &mut sampler)?,
+        None => {
+            let mut sequence = session.sequence()?;
+            let logits = session.extend(&mut sequence, &prompt, Outputs::Last)?;
+            let first = sampler.sample(&logits, &[])?;
+            (sequence, first, start.elapsed())
+        }
+    };
     let decoding = other.as_mut().unwrap_or(&mut session);
 
     let ends = if command.ignore_end { vec![] } else { text::end_ids(&model, Some(&tokenizer)) };
@@ -146,23 +148,80 @@ fn tell_parts(session: &Session) {
     out::note(format_args!("layers {}; {bytes} bytes of rows crossed for each token", parts.join(", ")));
 }
 
-/// The sequence in another session, which is given the bytes of a hand-off and nothing else. Tells standard error what
-/// was computed where.
-fn hand_over(from: &Session, sequence: &Sequence, next: u32, to: &Session) -> Result<Sequence, CliError> {
+/// Runs the prompt in one session and gives its state to another, which is given a stream and nothing else, and installs the
+/// first layers while the last ones run. Returns the sequence there, the token that follows, and how long the prompt ran.
+/// Tells standard error what was computed where.
+fn hand_over(
+    from: &mut Session,
+    to: &mut Session,
+    prompt: &[u32],
+    sampler: &mut Sampler,
+) -> Result<(Sequence, u32, Duration), CliError> {
     let start = Instant::now();
-    let bytes: Vec<u8> = from.suspend(sequence, Some(next))?.to_bytes()?;
-    let size = bytes.len();
-    let handoff = Handoff::from_bytes(bytes)?;
-    let resumed = to.resume(&handoff, &Expect { conversion: Conversion::Declared, ..Expect::default() })?;
-    let elapsed = start.elapsed();
+    let mut sequence = from.sequence()?;
+    let (input, output) = std::io::pipe()?;
+    let expect = Expect { conversion: Conversion::Declared, tokens: Some(prompt), ..Expect::default() };
+    let names = [&*from, &*to].map(|session| session.backend().name().to_owned());
+    let (mut first, mut prefilled) = (0, Duration::ZERO);
+    let (sent, received) = std::thread::scope(|scope| {
+        let receiving = scope.spawn(move || -> Result<Sequence, SessionError> {
+            let opening = Opening::read(input)?;
+            Ok(to.receive(opening, &expect)?.0)
+        });
+        let choose = |logits: &[f32]| -> Result<Option<u32>, CliError> {
+            (first, prefilled) = (sampler.sample(logits, &[])?, start.elapsed());
+            Ok(Some(first))
+        };
+        let out = Counted { output, count: 0 };
+        let sent = from.prefill_into((&mut sequence, prompt), Outputs::Last, out, choose);
+        // Its end is closed with it, so that who reads does not wait for more.
+        let sent = sent.map(|(_, out)| out.count);
+        (sent, receiving.join())
+    });
+    let received = received.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let (sent, resumed) = match (sent, received) {
+        (Ok(sent), Ok(resumed)) => (sent, resumed),
+        // What fails at one end ends the other early.
+        (Err(error), Ok(_)) => return Err(error),
+        (Err(error), Err(refused)) if ends_early(&refused) => return Err(error),
+        (_, Err(refused)) => return Err(refused.into()),
+    };
     let position = resumed.position();
     out::note(format_args!(
         "positions 0-{} on {}, from {position} on {}; {} handed over in {:.1} ms",
         position.saturating_sub(1),
-        from.backend().name(),
-        to.backend().name(),
-        out::bytes(size as u64),
-        elapsed.as_secs_f64() * 1e3
+        names[0],
+        names[1],
+        out::bytes(sent),
+        (start.elapsed() - prefilled).as_secs_f64() * 1e3
     ));
-    Ok(resumed)
+    Ok((resumed, first, prefilled))
+}
+
+/// Whether a receiver lacks what was still to come, and nothing else.
+fn ends_early(error: &SessionError) -> bool {
+    let ends = |error: &HandoffError| matches!(error, HandoffError::Ends(_));
+    match error {
+        SessionError::Handoff(error) => ends(error),
+        SessionError::Refused(refusal) => refusal.errors.iter().all(ends),
+        _ => false,
+    }
+}
+
+/// Counts the bytes that pass.
+struct Counted<W> {
+    output: W,
+    count: u64,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let count = self.output.write(bytes)?;
+        self.count += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.output.flush()
+    }
 }
