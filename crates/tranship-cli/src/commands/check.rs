@@ -171,7 +171,6 @@ fn table(command: &Check, model: &Model, contract: &Contract, handoff: &Handoff,
     let spec = model.spec();
     let (bytes, tensors) = (out::bytes(handoff.bytes()), handoff.state().len());
     let lines = [
-        ("model", command.model.model.display().to_string()),
         ("", format!("{}, {} layers, ctx {}", spec.architecture, spec.layers.len(), contract.ctx)),
         ("fits", verdict(held)),
         ("form", format!("a {}, {bytes} of state in {tensors} tensors", form(handoff))),
@@ -183,7 +182,8 @@ fn table(command: &Check, model: &Model, contract: &Contract, handoff: &Handoff,
         ("policy", Shown(&identity.policy).to_string()),
         ("seal", handoff.seal().map_or("none that is whole".to_owned(), short)),
     ];
-    let mut text = format!("{}\n", command.handoff.display());
+    let paths = (command.handoff.display(), command.model.model.display());
+    let mut text = format!("{}\n  model     {}\n", paths.0, paths.1);
     for (key, value) in lines {
         text.push_str(&out::wrap(&value, &format!("  {key:9} "), "            "));
     }

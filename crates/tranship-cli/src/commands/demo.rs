@@ -23,7 +23,7 @@ use tranship::program::Extent;
 use tranship::residency::plan;
 use tranship::{demo, text};
 
-/// How a novel goes on that the model was not taught; it has seen none of these sentences.
+/// Of the last chapter of a novel, which the model was not taught.
 const PROMPT: &str = "Anne had no Uppercross Hall before her, no landed estate, no headship of a family; and if they could but \
                       keep Captain Wentworth from being made a baronet, she would not change situations with Anne.\n\n\
                       It would be well for the eldest sister if she were equally satisfied with her situation, for";
@@ -32,18 +32,16 @@ const HERE: u64 = 192;
 const THERE: u64 = 256;
 /// Decoded tokens.
 const MOST: usize = 72;
-/// Tokens of the page whose perplexity is measured.
-const PAGE: usize = 512;
 /// How a token is chosen. Each end draws the same numbers, so that the same logits give the same text.
 const CHOICE: SamplerOptions =
-    SamplerOptions { temperature: 0.7, top_k: 40, top_p: 0.9, min_p: 0.0, repetition_penalty: 1.0, seed: 1 };
+    SamplerOptions { temperature: 0.7, top_k: 40, top_p: 0.9, min_p: 0.0, repetition_penalty: 1.0, seed: 2 };
 
 /// Flags of `demo`.
 #[derive(Args)]
 pub struct Demo {
-    /// Threads of a backend on this machine's processor [default: all cores]
-    #[arg(short = 't', long, value_name = "THREADS")]
-    threads: Option<NonZeroUsize>,
+    /// Threads of a backend on this machine's processor: a model this small has no work for more
+    #[arg(short = 't', long, value_name = "THREADS", default_value = "1")]
+    threads: NonZeroUsize,
 }
 
 /// What the reference gives: tokens, and logits before each.
@@ -89,7 +87,7 @@ pub fn run(command: &Demo) -> Result<(), CliError> {
     let bold = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let mut shown = Shown { out: out::stdout(), bold };
 
-    let options = BackendOptions { threads: command.threads };
+    let options = BackendOptions { threads: Some(command.threads) };
     let first = End::open(backends::default_name(), None, &options)?;
     shown.title("The model, embedded in this program")?;
     shown.text(&describe(&model))?;
@@ -102,15 +100,19 @@ pub fn run(command: &Demo) -> Result<(), CliError> {
     write!(shown.out, "{}", carried(&contract, prompt.len() as u64))?;
 
     let truth = truth(&model, &prompt)?;
-    shown.title("A prompt, and how it goes on in F32 on the reference")?;
+    shown.title("A prompt that it was not taught")?;
     shown.text(PROMPT)?;
-    shown.title("…")?;
-    shown.text(tokenizer.decode_text(&truth.tokens)?.trim_start())?;
+    shown.title("How it goes on, in F32 on the reference")?;
+    shown.text(&format!("…{} …", tokenizer.decode_text(&truth.tokens)?))?;
 
     shown.title("Prefilled here, decoded there, from the bytes of a hand-off")?;
     pairs(&mut shown, &model, &tokenizer, (&prompt, &truth), &options)?;
-    shown.title(&format!("Perplexity of {PAGE} tokens that it was not taught, for a token"))?;
-    perplexities(&mut shown, &model, &tokenizer, &options)?;
+    let page = tokenizer.encode_text(demo::PAGE, Specials::Add)?;
+    shown.title(&format!(
+        "Perplexity of a page that it was not taught, {} tokens, under each policy",
+        page.len()
+    ))?;
+    perplexities(&mut shown, &model, &page, &options)?;
     Ok(shown.out.flush()?)
 }
 
@@ -153,7 +155,7 @@ impl End {
     }
 
     fn label(&self) -> String {
-        format!("{} {}", self.backend.name(), self.policy)
+        format!("{}/{}", self.backend.name(), self.policy)
     }
 }
 
@@ -200,8 +202,8 @@ fn carried(contract: &Contract, position: u64) -> String {
         }
         layers.dedup();
         let what = match extent {
-            Extent::Append => format!("a row for each of {position} tokens"),
-            Extent::Recurrent => "a memory, the same at any length".to_owned(),
+            Extent::Append => "a row for each token".to_owned(),
+            Extent::Recurrent => "the same at any length".to_owned(),
             Extent::Ring => "rows of the last tokens".to_owned(),
             other => other.to_string(),
         };
@@ -248,7 +250,7 @@ fn pairs(
 ) -> Result<(), CliError> {
     writeln!(
         shown.out,
-        "  {:16}  {:16} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8}  text",
+        "  {:17} {:17} {:>7} {:>10} {:>6} {:>7} {:>5} {:>7}  text",
         "prefill", "decode", "prefill", "hand-off", "handed", "decode", "MiB/s", "error"
     )?;
     for policy in [Some("parity"), None] {
@@ -264,8 +266,8 @@ fn pairs(
         }
     }
     let told = format!(
-        "{} tokens are prefilled and {} decoded. Handed: from one session's state to the other's, checks and seal \
-         included. Error: ‖logits − reference‖ / ‖reference‖ over the decoded tokens, in F32 on the reference.",
+        "{} tokens are prefilled and {} decoded; times are in ms. Handed: from one session's state to the other's, checks \
+         and seal included. Error: ‖logits − reference‖ / ‖reference‖ over the decoded tokens, in F32 on the reference.",
         prompt.len(),
         truth.tokens.len()
     );
@@ -280,15 +282,15 @@ fn line(
     (tokenizer, truth): (&Tokenizer, &Truth),
 ) -> Result<String, CliError> {
     let same = match measured.differs_at {
-        None => "the same".to_owned(),
+        None => "same".to_owned(),
         Some(at) => {
             let words = tokenizer.decode_text(&truth.tokens[..at])?.split_whitespace().count();
-            format!("for {words} words")
+            format!("{words} words")
         }
     };
     let speed = from.bytes.len() as f64 / f64::from(1 << 20) / (measured.handing / 1e3).max(1e-9);
     Ok(format!(
-        "  {:16}  {:16} {:>6.1} ms {:>9} {:>6.2} ms {:>6.1} ms {speed:>7.0} {:>8.1e}  {same}",
+        "  {:17} {:17} {:>7.1} {:>10} {:>6.2} {:>7.1} {speed:>5.0} {:>7.0e}  {same}",
         from.end.label(),
         there.label(),
         from.millis,
@@ -352,22 +354,20 @@ fn millis_since(start: Instant) -> f64 {
 fn perplexities(
     shown: &mut Shown,
     model: &Arc<Model>,
-    tokenizer: &Tokenizer,
+    page: &[u32],
     options: &BackendOptions,
 ) -> Result<(), CliError> {
-    let mut page = tokenizer.encode_text(demo::PAGE, Specials::Add)?;
-    page.truncate(PAGE);
     let mut first = None;
     for policy in PRESETS {
         let end = End::open(backends::default_name(), Some(policy), options)?;
         let mut session = end.session(model, page.len() as u64)?;
         let mut sequence = session.sequence()?;
-        let logits = session.extend(&mut sequence, &page, Outputs::All)?;
+        let logits = session.extend(&mut sequence, page, Outputs::All)?;
         let vocab = usize::try_from(model.spec().vocab).unwrap_or(usize::MAX);
-        let perplexity = text::surprise(&logits, vocab, &page).exp();
+        let perplexity = text::surprise(&logits, vocab, page).exp();
         let beside = 100.0 * (perplexity / *first.get_or_insert(perplexity) - 1.0);
-        let beside = if policy == PRESETS[0] { String::new() } else { format!("  {beside:+.2} %") };
-        writeln!(shown.out, "  {:16}  {perplexity:8.3}{beside}", end.label())?;
+        let beside = if policy == PRESETS[0] { String::new() } else { format!("  {beside:+.3} %") };
+        writeln!(shown.out, "  {:17} {perplexity:8.3}{beside}", end.label())?;
     }
     Ok(())
 }
