@@ -9,7 +9,7 @@ use tranship_backend::{
 use tranship_ctx::PRESETS;
 use tranship_tensor::Tensor;
 use xtask::parity::cases::{self, Case, End, What};
-use xtask::parity::{Subject, models, report, trace};
+use xtask::parity::{Subject, models, page, report, trace};
 
 fn subjects(names: &[&str]) -> Vec<Subject> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -58,7 +58,7 @@ impl Weights for WrongWeights<'_> {
         }
         let mut values = weight.values().ok()?;
         values[0] += self.off;
-        let tensor = Tensor::from_f32(&weight.shape, &values).ok()?;
+        let tensor = Tensor::from_f32(&weight.shape, &values).and_then(|t| t.cast(weight.dtype)).ok()?;
         Some(Weight::whole(tensor.dtype(), weight.shape, Arc::new(tensor)))
     }
 }
@@ -223,13 +223,43 @@ fn what_only_a_split_shows_is_seen_and_found() {
     assert_eq!(found.place, None, "{found}");
 }
 
+/// A trained model makes of a page what it makes of it elsewhere, and a fault that leaves it readable is seen.
+#[test]
+fn a_page_surprises_a_trained_model_as_much_as_it_should() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let [subject] = &subjects(&["demo"])[..] else { panic!("one fixture") };
+    let cpu = xtask::backends::open("cpu", None).expect("it opens");
+    let fault = Fault::Weight("model.norm.weight", 1.0);
+    let wrong = Arc::new(Wrong { inner: Reference::new(), fault });
+    let ends = [ends(cpu, &PRESETS), ends(wrong, &["parity"])].concat();
+    let readings = page::all(&root, subject, &ends).expect("they are read");
+    let text = page::lines(&readings);
+    let [parity, serving, quantized, wrong] = &readings[..] else { panic!("\n{text}") };
+    for reading in [parity, serving, quantized] {
+        assert!(reading.pass() && reading.tokens > 1000, "\n{text}");
+    }
+    // A model that knew nothing would have the size of the vocabulary, 2048.
+    assert!(parity.golden < 200.0, "\n{text}");
+    assert!(serving.apart()[0].abs() > parity.apart()[0].abs(), "policies round\n{text}");
+    assert!(!wrong.pass() && text.contains("MISS\n    at most 1.0e-4"), "\n{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 110), "\n{text}");
+    let json = report::json(&[], &readings);
+    assert_eq!((&json["pass"], &json["missed"]), (&false.into(), &1.into()));
+    assert_eq!(json["pages"][3]["pass"], false);
+    assert!(json["pages"][0]["perplexity"].as_f64().is_some_and(|found| found > 1.0), "{json}");
+    // Models without a figure of another implementation have none here.
+    let [untrained] = &subjects(&["llama_base"])[..] else { panic!("one fixture") };
+    assert!(page::all(&root, untrained, &ends).expect("nothing to read").is_empty());
+    assert_eq!(page::lines(&[]), "");
+}
+
 #[test]
 fn the_report_tells_a_miss_in_both_forms() {
     let [subject] = &subjects(&["llama_base"])[..] else { panic!("one fixture") };
     let fault = Fault::Weight("model.layers.1.mlp.up_proj.weight", 0.25);
     let ends = ends(Arc::new(Wrong { inner: Reference::new(), fault }), &["parity"]);
     let cases = cases::all(subject, &ends).expect("it runs");
-    let json = report::json(&cases);
+    let json = report::json(&cases, &[]);
     assert_eq!(json["pass"], false);
     assert_eq!(json["missed"], json["cases"].as_array().map_or(0, Vec::len));
     let text = report::lines(&cases, report::Detail::Summary);

@@ -39,7 +39,12 @@ impl End {
         Ok(ComputeCtx::preset(&self.policy, Device::of(self.backend.name()))?)
     }
 
-    fn session(&self, model: &Arc<Model>, ctx: usize, max_rows: usize) -> Result<Session, XtaskError> {
+    pub(crate) fn session(
+        &self,
+        model: &Arc<Model>,
+        ctx: usize,
+        max_rows: usize,
+    ) -> Result<Session, XtaskError> {
         let options = Options { ctx: ctx as u64, max_rows };
         Ok(Session::open(model.clone(), self.backend.clone(), self.ctx()?, options)?)
     }

@@ -2,17 +2,19 @@
 //!
 //! The truth of a model and a prompt is what [`tranship_backend::Reference`] gives under `parity`; that it is one,
 //! the goldens of independent implementations say. [`cases`] runs, [`bounds`] says what is allowed and why,
-//! [`trace`] finds the operation behind a miss.
+//! [`trace`] finds the operation behind a miss, and [`page`] says what it all costs a reader.
 
 pub mod bounds;
 pub mod cases;
 pub mod measure;
 pub mod models;
+pub mod page;
 pub mod report;
 pub mod trace;
 
 pub use cases::{Case, End, What};
 pub use models::Subject;
+pub use page::Reading;
 pub use report::Detail;
 
 use crate::{XtaskError, backends};
@@ -68,11 +70,15 @@ pub fn run(root: &Path, args: &ParityArgs) -> Result<(), XtaskError> {
     if !args.json {
         print!("{}", report::header(detail));
     }
-    let mut all = Vec::new();
+    let (mut all, mut pages) = (Vec::new(), Vec::new());
     for subject in &subjects {
         let cases = cases::all(subject, &ends)?;
         if !args.json {
             print!("{}", report::lines(&cases, detail));
+        }
+        let readings = page::all(root, subject, &ends)?;
+        if !args.json {
+            print!("{}", page::lines(&readings));
         }
         if args.trace.is_some() {
             for (end, what) in to_trace(&cases, &ends, traced.is_some()) {
@@ -81,12 +87,14 @@ pub fn run(root: &Path, args: &ParityArgs) -> Result<(), XtaskError> {
             }
         }
         all.extend(cases);
+        pages.extend(readings);
     }
-    let missed = all.iter().filter(|c| !c.pass()).count();
+    let missed = all.iter().filter(|c| !c.pass()).count() + pages.iter().filter(|r| !r.pass()).count();
     if args.json {
-        println!("{:#}", report::json(&all));
+        println!("{:#}", report::json(&all, &pages));
     } else {
-        println!("{} models, {} cases, {missed} outside their bounds", subjects.len(), all.len());
+        let cases = all.len() + pages.len();
+        println!("{} models, {cases} cases, {missed} outside their bounds", subjects.len());
     }
     if missed > 0 { Err(XtaskError::Missed(missed)) } else { Ok(()) }
 }

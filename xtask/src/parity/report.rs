@@ -2,6 +2,7 @@
 
 use super::cases::{Case, What};
 use super::measure::Figures;
+use super::page::{self, Reading};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -157,8 +158,8 @@ fn reason(case: &Case) -> String {
     format!("{place}: {}\n", parts.join("; "))
 }
 
-/// All cases as one JSON object. What is not finite is `null`.
-pub fn json(cases: &[Case]) -> Value {
+/// All cases and readings of pages as one JSON object. What is not finite is `null`.
+pub fn json(cases: &[Case], pages: &[Reading]) -> Value {
     let end = |(backend, policy): &(String, String)| json!({ "backend": backend, "policy": policy });
     let one = |case: &Case| {
         let (what, at) = match case.what {
@@ -180,6 +181,7 @@ pub fn json(cases: &[Case]) -> Value {
             "error": case.figures.as_ref().err(), "pass": case.pass(),
         })
     };
-    let missed = cases.iter().filter(|c| !c.pass()).count();
-    json!({ "pass": missed == 0, "missed": missed, "cases": cases.iter().map(one).collect::<Vec<_>>() })
+    let missed = cases.iter().filter(|c| !c.pass()).count() + pages.iter().filter(|r| !r.pass()).count();
+    let cases: Vec<Value> = cases.iter().map(one).collect();
+    json!({ "pass": missed == 0, "missed": missed, "cases": cases, "pages": page::json(pages) })
 }
