@@ -2,7 +2,7 @@
 //!
 //! It is planned, its contract is derived, and its prompt is prefilled and decoded on every ordered pair of backends,
 //! in F32 and under each backend's own policy. Every pair is fed the tokens that the F32 reference chose, so that its
-//! logits can be set against the reference's at each step; its text is the same if it would have chosen the same tokens.
+//! logits, and the tokens that it would have chosen, can be set against the reference's at each step.
 
 use crate::commands::plan::ledgers;
 use crate::error::CliError;
@@ -18,7 +18,7 @@ use tranship::backends::{self, BackendOptions};
 use tranship::ctx::{ComputeCtx, Device, PRESETS};
 use tranship::handoff::{Carried, Contract, Conversion, Expect, Handoff};
 use tranship::plan::{Load, demands, pools};
-use tranship::prelude::{Backend, Model, Options, Sampler, SamplerOptions, Session, Specials, Tokenizer};
+use tranship::prelude::{Backend, Model, Options, Sampler, SamplerOptions, Session, Specials};
 use tranship::program::Extent;
 use tranship::residency::plan;
 use tranship::{demo, text};
@@ -74,8 +74,8 @@ struct Measured {
     decoding: f64,
     /// ‖Δ‖ / ‖reference‖ over all decoded rows.
     error: f64,
-    /// The first token that is not the reference's.
-    differs_at: Option<usize>,
+    /// Tokens that are the reference's.
+    alike: usize,
 }
 
 /// Shows the idea.
@@ -106,7 +106,7 @@ pub fn run(command: &Demo) -> Result<(), CliError> {
     shown.text(&format!("…{} …", tokenizer.decode_text(&truth.tokens)?))?;
 
     shown.title("Prefilled here, decoded there, from the bytes of a hand-off")?;
-    pairs(&mut shown, &model, &tokenizer, (&prompt, &truth), &options)?;
+    pairs(&mut shown, &model, (&prompt, &truth), &options)?;
     let page = tokenizer.encode_text(demo::PAGE, Specials::Add)?;
     shown.title(&format!(
         "Perplexity of a page that it was not taught, {} tokens, under each policy",
@@ -244,13 +244,12 @@ fn truth(model: &Arc<Model>, prompt: &[u32]) -> Result<Truth, CliError> {
 fn pairs(
     shown: &mut Shown,
     model: &Arc<Model>,
-    tokenizer: &Tokenizer,
     (prompt, truth): (&[u32], &Truth),
     options: &BackendOptions,
 ) -> Result<(), CliError> {
     writeln!(
         shown.out,
-        "  {:17} {:17} {:>7} {:>10} {:>6} {:>7} {:>5} {:>7}  text",
+        "  {:17} {:17} {:>7} {:>10} {:>6} {:>7} {:>5} {:>7}  tokens",
         "prefill", "decode", "prefill", "hand-off", "handed", "decode", "MiB/s", "error"
     )?;
     for policy in [Some("parity"), None] {
@@ -260,14 +259,15 @@ fn pairs(
             let prefilled = prefill(here, model, prompt)?;
             for there in &ends {
                 let measured = hand_over(&prefilled, there, model, (prompt, truth))?;
-                writeln!(shown.out, "{}", line(&prefilled, there, &measured, (tokenizer, truth))?)?;
+                writeln!(shown.out, "{}", line(&prefilled, there, &measured, truth))?;
                 shown.out.flush()?;
             }
         }
     }
     let told = format!(
         "{} tokens are prefilled and {} decoded; times are in ms. Handed: from one session's state to the other's, checks \
-         and seal included. Error: ‖logits − reference‖ / ‖reference‖ over the decoded tokens, in F32 on the reference.",
+         and seal included. Error: ‖logits − reference‖ / ‖reference‖ over the decoded tokens, in F32 on the reference. \
+         Tokens: how many it would have chosen as the reference did.",
         prompt.len(),
         truth.tokens.len()
     );
@@ -275,30 +275,20 @@ fn pairs(
 }
 
 /// One line of the table.
-fn line(
-    from: &Prefilled<'_>,
-    there: &End,
-    measured: &Measured,
-    (tokenizer, truth): (&Tokenizer, &Truth),
-) -> Result<String, CliError> {
-    let same = match measured.differs_at {
-        None => "same".to_owned(),
-        Some(at) => {
-            let words = tokenizer.decode_text(&truth.tokens[..at])?.split_whitespace().count();
-            format!("{words} words")
-        }
-    };
+fn line(from: &Prefilled<'_>, there: &End, measured: &Measured, truth: &Truth) -> String {
     let speed = from.bytes.len() as f64 / f64::from(1 << 20) / (measured.handing / 1e3).max(1e-9);
-    Ok(format!(
-        "  {:17} {:17} {:>7.1} {:>10} {:>6.2} {:>7.1} {speed:>5.0} {:>7.0e}  {same}",
+    format!(
+        "  {:17} {:17} {:>7.1} {:>10} {:>6.2} {:>7.1} {speed:>5.0} {:>7.0e}  {} of {}",
         from.end.label(),
         there.label(),
         from.millis,
         out::bytes(from.bytes.len() as u64),
         measured.handing,
         measured.decoding,
-        measured.error
-    ))
+        measured.error,
+        measured.alike,
+        truth.tokens.len()
+    )
 }
 
 /// Runs the prompt on an end and makes the hand-off.
@@ -328,7 +318,7 @@ fn hand_over(
     let mut sequence = session.resume(&handoff, &expect)?;
     let handing = from.suspending + millis_since(start);
     let mut sampler = Sampler::new(CHOICE)?;
-    let (mut row, mut distance, mut norm, mut differs_at) = (from.logits.clone(), 0f64, 0f64, None);
+    let (mut row, mut distance, mut norm, mut alike) = (from.logits.clone(), 0f64, 0f64, 0);
     let start = Instant::now();
     for (i, (token, wanted)) in truth.tokens.iter().zip(&truth.logits).enumerate() {
         if i > 0 {
@@ -338,12 +328,10 @@ fn hand_over(
             distance += (f64::from(*ours) - f64::from(*theirs)).powi(2);
             norm += f64::from(*theirs).powi(2);
         }
-        if sampler.sample(&row, &[])? != *token && differs_at.is_none() {
-            differs_at = Some(i);
-        }
+        alike += usize::from(sampler.sample(&row, &[])? == *token);
     }
     let error = (distance / norm.max(f64::MIN_POSITIVE)).sqrt();
-    Ok(Measured { handing, decoding: millis_since(start), error, differs_at })
+    Ok(Measured { handing, decoding: millis_since(start), error, alike })
 }
 
 fn millis_since(start: Instant) -> f64 {
