@@ -54,6 +54,8 @@ fn models() -> Vec<(PathBuf, PathBuf)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models");
     let mut models: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     models.retain(|path| path.is_dir() || path.extension().is_some_and(|e| e == "gguf"));
+    // Weights that are parts of tensors are for a session to find; its own goldens have that model.
+    models.retain(|path| !path.ends_with("demo"));
     // A split file is opened by its first part.
     models.retain(|path| !path.to_string_lossy().contains("-00002-of-"));
     models.sort();

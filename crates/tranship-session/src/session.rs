@@ -191,6 +191,13 @@ impl Session {
             let what = "a segment's state was made for other programs".into();
             return Err(BackendError::Batch(what).into());
         }
+        // A chain has the limits of its tensors: compressed rows and memories leave room for more.
+        let ctx = self.ctx();
+        let past = |r: &&Rows<'_>| r.sequence.position().saturating_add(r.tokens.len()) > ctx;
+        if let Some(r) = batch.iter().find(past) {
+            let (position, rows) = (r.sequence.position(), r.tokens.len());
+            return Err(BackendError::Context { position, rows, ctx }.into());
+        }
         let tokens: Cow<'_, [u32]> = match &*batch {
             [one] => Cow::Borrowed(one.tokens),
             many => Cow::Owned(many.iter().flat_map(|r| r.tokens.iter().copied()).collect()),

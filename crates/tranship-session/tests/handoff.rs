@@ -483,3 +483,23 @@ fn written_by_python() {
         assert_eq!(text, wanted, "in a context of {ctx}");
     }
 }
+
+/// A session holds sequences to its context, whatever room their tensors have: a memory has no rows to run out of.
+#[test]
+fn a_context_ends_every_sequence() {
+    for name in
+        ["families/deepseek_v4", "families/qwen3_next", "families/granitemoehybrid", "models/llama_mha"]
+    {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name);
+        let model = Arc::new(Model::open(&path).expect("a model"));
+        let policy = ComputeCtx::parity(Device::of("reference"));
+        let mut session =
+            Session::open(model, Arc::new(Reference::new()), policy, Options::new(9)).expect("it compiles");
+        let mut sequence = session.sequence().expect("memory");
+        session.extend(&mut sequence, &[1; 8], Outputs::None).expect("there is room");
+        let error = session.extend(&mut sequence, &[1, 2], Outputs::Last).expect_err("no room").to_string();
+        assert!(error.contains('9') && error.contains('8'), "{name}: {error}");
+        session.extend(&mut sequence, &[1], Outputs::Last).expect("nothing had changed");
+        session.extend(&mut sequence, &[1], Outputs::Last).expect_err("it is full");
+    }
+}
