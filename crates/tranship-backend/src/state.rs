@@ -2,6 +2,7 @@
 
 use crate::{BackendError, CarriedSpec, Segment};
 use std::any::Any;
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// The carried tensors of one sequence, in the order of [`crate::Chain::carried`].
@@ -19,6 +20,14 @@ pub trait State: Send {
     /// # Errors
     /// [`BackendError::State`] for a tensor or rows that there are not, or more rows of a ring than it has.
     fn read(&self, tensor: usize, rows: Range<usize>) -> Result<Vec<u8>, BackendError>;
+
+    /// The same bytes, borrowed where they lie side by side in the host's memory.
+    ///
+    /// # Errors
+    /// As [`State::read`].
+    fn view(&self, tensor: usize, rows: Range<usize>) -> Result<Cow<'_, [u8]>, BackendError> {
+        self.read(tensor, rows).map(Cow::Owned)
+    }
 
     /// Writes whole rows of a tensor, from `first_row` on.
     ///
@@ -146,6 +155,15 @@ impl State for RowState {
         let [first, wrapped] = self.spans(tensor, rows)?;
         let buffer = self.buffer(tensor);
         Ok([&buffer[first], &buffer[wrapped]].concat())
+    }
+
+    fn view(&self, tensor: usize, rows: Range<usize>) -> Result<Cow<'_, [u8]>, BackendError> {
+        let [first, wrapped] = self.spans(tensor, rows)?;
+        let buffer = self.buffer(tensor);
+        Ok(match &buffer[wrapped] {
+            [] => Cow::Borrowed(&buffer[first]),
+            wrapped => Cow::Owned([&buffer[first], wrapped].concat()),
+        })
     }
 
     fn write(&mut self, tensor: usize, first_row: usize, bytes: &[u8]) -> Result<(), BackendError> {

@@ -4,6 +4,7 @@
 //! `cargo bench -p tranship-handoff --bench throughput [-- DIRECTORY]`
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::borrow::Cow;
 use std::error::Error;
 use std::fs;
 use std::hint::black_box;
@@ -93,8 +94,7 @@ fn streamed(handoff: &Handoff, out: impl Write) -> Result<(), Refusal> {
     let mut stream = StreamWriter::open(out, handoff.contract().clone(), handoff.progress()?)?;
     for layer in 0..16 {
         let tensors = handoff.contract().of_layer(layer);
-        let rows: Vec<Vec<u8>> =
-            tensors.filter_map(|c| handoff.tensor(&c.name)).map(|t| t.bytes().to_vec()).collect();
+        let rows: Vec<&[u8]> = tensors.filter_map(|c| handoff.tensor(&c.name)).map(|t| t.bytes()).collect();
         stream.layer(layer, &rows)?;
     }
     stream.close(None).map(|_| ())
@@ -114,7 +114,7 @@ fn measure(folder: &Path) -> Outcome {
     let contract = contract()?;
     let progress = Progress { position: POSITION, ..Progress::start() };
     let path = |name: &str| folder.join(name);
-    write_file(&path("there"), &contract, progress, |_, c| Ok::<_, Refusal>(rows(c)))?;
+    write_file(&path("there"), &contract, progress, |_, c| Ok::<_, Refusal>(Cow::Owned(rows(c))))?;
     let handoff = Handoff::read(&path("there"))?;
     let plain: Vec<&[u8]> = handoff.state().iter().map(|t| t.bytes()).collect();
     let bytes = handoff.bytes();
@@ -127,7 +127,7 @@ fn measure(folder: &Path) -> Outcome {
     };
     let written = || -> Outcome {
         let of = |at: usize| handoff.state()[at].bytes();
-        Ok(write_file(&path("sealed"), &contract, progress, |at, _| Ok::<_, Refusal>(of(at).to_vec()))
+        Ok(write_file(&path("sealed"), &contract, progress, |at, _| Ok::<_, Refusal>(Cow::Borrowed(of(at))))
             .map(drop)?)
     };
     let read_plain = || -> Outcome {
@@ -142,7 +142,8 @@ fn measure(folder: &Path) -> Outcome {
         let mut incoming =
             Opening::read(fs::File::open(path("there"))?)?.under(&contract, Expect::default())?;
         while let Some(tensor) = incoming.next_tensor()? {
-            black_box(tensor);
+            black_box(&tensor);
+            incoming.recycle(tensor.1);
         }
         Ok(incoming.finish().map(drop)?)
     };
@@ -164,7 +165,8 @@ fn measure(folder: &Path) -> Outcome {
             let sending = scope.spawn(|| streamed(&handoff, output));
             let mut incoming = Opening::read(input)?.under(&contract, Expect::default())?;
             while let Some(tensor) = incoming.next_tensor()? {
-                black_box(tensor);
+                black_box(&tensor);
+                incoming.recycle(tensor.1);
             }
             incoming.finish()?;
             Ok(sending.join().map_err(|_| "the sender ended early")??)

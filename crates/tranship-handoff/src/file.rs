@@ -9,6 +9,7 @@ use crate::handoff::{Content, Manifest};
 use crate::pass::{self, AHEAD};
 use crate::{Carried, Contract, Handoff, HandoffError, HandoffTensor, Progress, Refusal, check, frame};
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -147,8 +148,9 @@ fn collect(input: &mut impl Read, known: Option<u64>) -> Result<Handoff, Handoff
     loop {
         for entry in header.entries {
             let len = entry.range.len();
-            let (bytes, examined) = pass::read(&mut counted, entry.dtype, (len, there.unwrap_or(AHEAD)))
-                .map_err(|e| cut_short(e, &entry.name, len))?;
+            let (bytes, examined) =
+                pass::read(&mut counted, entry.dtype, (len, there.unwrap_or(AHEAD)), Vec::new())
+                    .map_err(|e| cut_short(e, &entry.name, len))?;
             let tensor =
                 HandoffTensor::new(entry.name, entry.dtype, entry.shape, bytes).examined_as(examined);
             course.add(&tensor);
@@ -206,16 +208,16 @@ impl<R: Read> Read for Counted<'_, R> {
 ///
 /// # Errors
 /// What `rows` says; rows that do not fit the contract, or hold NaN; [`HandoffError::Io`]. No file is left then.
-pub fn write_file<E: From<Refusal>>(
+pub fn write_file<'r, E: From<Refusal>>(
     path: &Path,
     contract: &Contract,
     progress: Progress,
-    mut rows: impl FnMut(usize, &Carried) -> Result<Vec<u8>, E>,
+    mut rows: impl FnMut(usize, &Carried) -> Result<Cow<'r, [u8]>, E>,
 ) -> Result<String, E> {
     let position = progress.position;
     if in_place(path) {
         let one = |(i, c): (usize, &Carried)| -> Result<HandoffTensor, E> {
-            Ok(HandoffTensor::new(&c.name, c.dtype, c.valid_shape(position), rows(i, c)?))
+            Ok(HandoffTensor::new(&c.name, c.dtype, c.valid_shape(position), rows(i, c)?.into_owned()))
         };
         let tensors = contract.carried.iter().enumerate().map(one).collect::<Result<_, E>>()?;
         let handoff = contract.take(progress, tensors)?;

@@ -100,6 +100,11 @@ impl HandoffTensor {
         &self.data[self.range.clone()]
     }
 
+    /// Its memory, if nothing else holds it.
+    pub(crate) fn into_memory(self) -> Vec<u8> {
+        Arc::into_inner(self.data).unwrap_or_default()
+    }
+
     /// Rows: the size of the first axis.
     pub fn rows(&self) -> u64 {
         self.shape.first().copied().unwrap_or(1)

@@ -77,7 +77,7 @@ pub(crate) fn write(out: &mut impl Write, dtype: DType, bytes: &[u8]) -> io::Res
 }
 
 /// Reads `len` bytes and examines them as they come. Memory is taken for `ahead` of them at first, and then for as many
-/// as have come: who announces more than it sends costs little more than it sent.
+/// as have come: who announces more than it sends costs little more than it sent. `memory` is used again, as far as it goes.
 ///
 /// # Errors
 /// What the input says; [`io::ErrorKind::UnexpectedEof`] with the number of bytes that came where they end early, and
@@ -86,8 +86,9 @@ pub(crate) fn read(
     input: &mut impl Read,
     dtype: DType,
     (len, ahead): (usize, usize),
+    memory: Vec<u8>,
 ) -> io::Result<(Vec<u8>, Examined)> {
-    let mut bytes = zeroed(len.min(ahead.max(1)))?;
+    let mut bytes = zeroed(len.min(ahead.max(1)), memory)?;
     if len < FEW && bytes.len() == len {
         fill(input, &mut bytes, 0)?;
         let examined = examine(dtype, &bytes);
@@ -142,8 +143,13 @@ fn fill(input: &mut impl Read, mut memory: &mut [u8], before: usize) -> io::Resu
     Ok(())
 }
 
-/// Memory that the system gives zeroed.
-fn zeroed(len: usize) -> io::Result<Vec<u8>> {
+/// So many bytes: of `memory` where it has them, which costs nothing; else as the system gives them, zeroed.
+fn zeroed(len: usize, mut memory: Vec<u8>) -> io::Result<Vec<u8>> {
+    if memory.len() >= len {
+        memory.truncate(len);
+        return Ok(memory);
+    }
+    drop(memory);
     // Asked for on trial first: `vec!` ends the process when there is no memory.
     Vec::<u8>::new().try_reserve_exact(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
     Ok(vec![0; len])
@@ -217,11 +223,11 @@ mod tests {
             assert_eq!(write(&mut out, DType::F32, &bytes).expect("a vector takes all"), wanted);
             assert!(out == bytes, "{len} bytes out");
             let (found, examined) =
-                read(&mut bytes.as_slice(), DType::F32, (len, AHEAD)).expect("they are there");
+                read(&mut bytes.as_slice(), DType::F32, (len, AHEAD), Vec::new()).expect("they are there");
             assert!(found == bytes, "{len} bytes in");
             assert_eq!(examined, wanted);
-            let error =
-                read(&mut bytes.as_slice(), DType::F32, (len + 8, AHEAD)).expect_err("they are not there");
+            let error = read(&mut bytes.as_slice(), DType::F32, (len + 8, AHEAD), vec![9; 5000])
+                .expect_err("they are not there");
             assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::UnexpectedEof, len.to_string()));
         }
     }
@@ -240,7 +246,7 @@ mod tests {
                 }
             }
             let bytes: Vec<u8> = (0..FEW + 8).map(|i| (i % 127) as u8).collect();
-            let (found, _) = read(&mut Pieces(&bytes, lens.into_iter()), DType::BF16, (bytes.len(), 1000))?;
+            let (found, _) = read(&mut Pieces(&bytes, lens.into_iter()), DType::BF16, (bytes.len(), 1000), Vec::new())?;
             prop_assert!(found == bytes);
         }
     }

@@ -45,7 +45,7 @@ impl<W: Write> StreamWriter<W> {
     ///
     /// # Errors
     /// Another layer than the next one, or rows that do not fit the contract or hold NaN: the stream is of no use then.
-    pub fn layer(&mut self, layer: u64, rows: &[Vec<u8>]) -> Result<(), Refusal> {
+    pub fn layer(&mut self, layer: u64, rows: &[impl AsRef<[u8]>]) -> Result<(), Refusal> {
         let position = self.progress.position;
         let tensors: Vec<&Carried> =
             self.contract.carried.iter().skip(self.next).take_while(|c| c.layer == layer).collect();
@@ -55,18 +55,20 @@ impl<W: Write> StreamWriter<W> {
             return Err(HandoffError::Format(what).into());
         }
         for (carried, bytes) in tensors.iter().zip(rows) {
-            fits(&self.contract, carried, position, bytes.len())?;
+            fits(&self.contract, carried, position, bytes.as_ref().len())?;
         }
         if tensors.is_empty() {
             return Ok(());
         }
         let listed = tensors.iter().zip(rows);
-        let listed = listed.map(|(c, r)| (c.name.as_str(), c.dtype, c.valid_shape(position), r.len() as u64));
+        let listed =
+            listed.map(|(c, r)| (c.name.as_str(), c.dtype, c.valid_shape(position), r.as_ref().len() as u64));
         let text = layer.to_string();
         send(&mut self.out, &frame::prelude(metadata("layer", &[("layer", &text)]), listed)?)?;
         for (carried, bytes) in tensors.iter().zip(rows) {
             let shape = carried.valid_shape(position);
-            let examined = pass::write(&mut self.out, carried.dtype, bytes).map_err(HandoffError::input)?;
+            let examined =
+                pass::write(&mut self.out, carried.dtype, bytes.as_ref()).map_err(HandoffError::input)?;
             if let Some(error) = check::nan(&carried.name, &shape, examined.nan) {
                 return Err(error.into());
             }
@@ -113,6 +115,8 @@ pub struct Incoming<'c, R: Read> {
     /// Tensors of the frame that is being read, with their places in the contract.
     entries: VecDeque<(usize, Entry)>,
     seen: Vec<bool>,
+    /// Memory for the next tensor.
+    spare: Vec<u8>,
 }
 
 /// The manifest of a hand-off of either form, as far as it has come: enough to make a place for the state.
@@ -168,7 +172,8 @@ impl<R: Read> Opening<R> {
             return Err(Refusal { errors });
         }
         let seen = vec![false; ours.carried.len()];
-        let mut incoming = Incoming { input, ours, expect, course, entries: VecDeque::new(), seen };
+        let mut incoming =
+            Incoming { input, ours, expect, course, entries: VecDeque::new(), seen, spare: Vec::new() };
         if incoming.course.is_file() {
             incoming.frame(entries)?;
         }
@@ -219,13 +224,19 @@ impl<R: Read> Incoming<'_, R> {
         };
         let len = range.len();
         let (bytes, examined) =
-            pass::read(&mut self.input, dtype, (len, len)).map_err(|e| cut_short(e, &name, len))?;
+            pass::read(&mut self.input, dtype, (len, len), std::mem::take(&mut self.spare))
+                .map_err(|e| cut_short(e, &name, len))?;
         if let Some(error) = check::nan(&name, &shape, examined.nan) {
             return Err(error.into());
         }
         let tensor = HandoffTensor::new(name, dtype, shape, bytes).examined_as(examined);
         self.course.add(&tensor);
         Ok(Some((at, tensor)))
+    }
+
+    /// Takes a tensor back that is no longer wanted, so that the next one uses its memory.
+    pub fn recycle(&mut self, tensor: HandoffTensor) {
+        self.spare = tensor.into_memory();
     }
 
     /// Holds that every carried tensor has come and the seal is whole. Of a file nothing may follow; what follows the

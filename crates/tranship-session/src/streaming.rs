@@ -33,7 +33,7 @@ impl Session {
         let places: Vec<(usize, usize, &Carried)> = sequence.layout.tensors().collect();
         write_file(path, &self.contract(), Progress { next_token, ..progress }, |at, _| {
             let (part, tensor, carried) = places[at];
-            transfer::read_rows(sequence.states[part].as_ref(), tensor, carried, progress.position)
+            transfer::view(sequence.states[part].as_ref(), tensor, carried, progress.position)
         })
     }
 
@@ -52,7 +52,7 @@ impl Session {
         let places: Vec<(usize, usize, &Carried)> = sequence.layout.tensors().collect();
         for layer in places.chunk_by(|(.., a), (.., b)| a.layer == b.layer) {
             let rows = layer.iter().map(|(part, tensor, carried)| {
-                transfer::read_rows(sequence.states[*part].as_ref(), *tensor, carried, progress.position)
+                transfer::view(sequence.states[*part].as_ref(), *tensor, carried, progress.position)
             });
             stream.layer(layer[0].2.layer, &rows.collect::<Result<Vec<_>, _>>()?)?;
         }
@@ -144,6 +144,7 @@ impl Session {
         while let Some((at, tensor)) = incoming.next_tensor()? {
             let (part, i, carried) = places[at];
             transfer::write(sequence.states[part].as_mut(), (i, carried), &tensor, position, self.policy())?;
+            incoming.recycle(tensor);
         }
         let (input, progress) = incoming.finish()?;
         sequence.progress = progress;

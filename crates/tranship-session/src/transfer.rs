@@ -6,6 +6,7 @@
 
 use crate::SessionError;
 use crate::parts::Layout;
+use std::borrow::Cow;
 use std::ops::Range;
 use tranship_backend::State;
 use tranship_ctx::{ComputeCtx, CtxError};
@@ -29,18 +30,18 @@ pub(crate) fn read(
     carried: &Carried,
     position: u64,
 ) -> Result<HandoffTensor, SessionError> {
-    let bytes = read_rows(state, tensor, carried, position)?;
+    let bytes = state.read(tensor, rows(carried, position))?;
     Ok(HandoffTensor::new(carried.name.clone(), carried.dtype, carried.valid_shape(position), bytes))
 }
 
-/// The bytes of these rows.
-pub(crate) fn read_rows(
-    state: &dyn State,
+/// The bytes of these rows, where they lie if that can be.
+pub(crate) fn view<'s>(
+    state: &'s dyn State,
     tensor: usize,
     carried: &Carried,
     position: u64,
-) -> Result<Vec<u8>, SessionError> {
-    Ok(state.read(tensor, rows(carried, position))?)
+) -> Result<Cow<'s, [u8]>, SessionError> {
+    Ok(state.view(tensor, rows(carried, position))?)
 }
 
 /// Writes the rows of a hand-off that the contract has accepted into fresh states of the layout's parts.

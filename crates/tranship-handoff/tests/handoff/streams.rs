@@ -4,6 +4,7 @@
 use crate::draft::{CTX, Draft, TOKENS, WEIGHTS, config, contract, good, parity, shortened};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tranship_dtype::DType;
@@ -101,23 +102,24 @@ fn written_tensor_by_tensor() {
     let (ours, folder) = (ours(), tempfile::tempdir().expect("a folder"));
     let (handoff, path) = (good(&ours), folder.path().join("state.safetensors"));
     let progress = handoff.progress().expect("a digest");
-    let rows =
-        |_: usize, c: &Carried| Ok::<_, Refusal>(handoff.tensor(&c.name).expect("there").bytes().to_vec());
+    let rows = |_: usize, c: &Carried| {
+        Ok::<_, Refusal>(Cow::Borrowed(handoff.tensor(&c.name).expect("there").bytes()))
+    };
     let seal = write_file(&path, &ours, progress, rows).expect("it is written");
     assert_eq!(Some(seal.as_str()), handoff.seal());
     assert_eq!(std::fs::read(&path).expect("it is there"), handoff.to_bytes().expect("sealed"));
 
     std::fs::remove_file(&path).expect("it is there");
     let nan = |_: usize, c: &Carried| {
-        let mut bytes = rows(0, c)?;
+        let mut bytes = rows(0, c)?.into_owned();
         if c.name == "v1" {
             bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
         }
-        Ok::<_, Refusal>(bytes)
+        Ok::<_, Refusal>(Cow::Owned(bytes))
     };
     let error = write_file(&path, &ours, progress, nan).expect_err("NaN").to_string();
     assert_eq!(error, "`v1` holds NaN in row 0");
-    let short = |i: usize, c: &Carried| rows(i, c).map(|mut bytes| bytes.split_off(4));
+    let short = |i: usize, c: &Carried| rows(i, c).map(|bytes| Cow::Owned(bytes[4..].to_vec()));
     let error = write_file(&path, &ours, progress, short).expect_err("short").to_string();
     assert_eq!(error, "`k0` has 956 bytes; its shape takes 960");
     let far = Progress { position: CTX, ..progress };
@@ -139,11 +141,11 @@ fn a_writer_keeps_the_order() {
     assert_eq!(error, "this is no hand-off: 2 tensors of layer 1 are given; layer 0 is next");
     let error = open().layer(0, &of_layer(0)[..1]).expect_err("one is missing").to_string();
     assert_eq!(error, "this is no hand-off: 1 tensors of layer 0 are given; layer 0 is next");
-    let error = open().layer(0, &[vec![], vec![]]).expect_err("no rows").to_string();
+    let error = open().layer(0, &[[], []]).expect_err("no rows").to_string();
     assert_eq!(error, "`k0` has 0 bytes; its shape takes 960");
     let mut stream = open();
     stream.layer(0, &of_layer(0)).expect("it is sent");
-    stream.layer(7, &[]).expect("a layer that carries nothing");
+    stream.layer(7, &[] as &[&[u8]]).expect("a layer that carries nothing");
     let error = stream.close(None).expect_err("layer 1 is missing").to_string();
     assert_eq!(error, "`k1` of layer 1 is missing; `v1` of layer 1 is missing");
 }
