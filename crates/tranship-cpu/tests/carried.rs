@@ -2,11 +2,14 @@
 //! several sequences in a batch at different positions, batches longer than the buffers; and the law that under `parity`
 //! no split, batch or number of threads changes a bit.
 
+mod common;
+
+use common::isas;
 use std::sync::Arc;
 use tranship_backend::{
     Backend, CarriedSpec, Chain, Input, MapWeights, Outputs, Reference, Segment, State, Step,
 };
-use tranship_cpu::{CpuBackend, Isa};
+use tranship_cpu::CpuBackend;
 use tranship_ctx::{ComputeCtx, Device, PRESETS};
 use tranship_dtype::DType;
 use tranship_program::{Dim, Origin, Program};
@@ -153,7 +156,7 @@ fn check_over(texts: &[&str], batches: &[&[(usize, usize)]]) {
     for policy in PRESETS {
         let wanted = run(&mut compile(&Reference::new(), texts, policy, 64), batches);
         assert!(wanted.0.iter().flatten().any(|v| v.abs() > 1e-3), "results are not all zeros: {}", texts[0]);
-        for isa in Isa::available() {
+        for isa in isas() {
             for (threads, max_rows) in [(1, 64), (3, 4)] {
                 let backend = CpuBackend::with_isa(isa, threads).expect("it is available");
                 let found = run(&mut compile(&backend, texts, policy, max_rows), batches);
@@ -174,7 +177,7 @@ fn splits(texts: &[&str], batches: &[&[(usize, usize)]]) {
     let rows: Vec<usize> = (0..sequences).map(rows).collect();
     let whole: Vec<Vec<(usize, usize)>> = rows.iter().enumerate().map(|(s, n)| vec![(s, *n)]).collect();
     let whole: Vec<&[(usize, usize)]> = whole.iter().map(Vec::as_slice).collect();
-    for isa in Isa::available() {
+    for isa in isas() {
         let compiled = |threads, max_rows| {
             let backend = CpuBackend::with_isa(isa, threads).expect("it is available");
             compile(&backend, texts, "parity", max_rows)
@@ -430,7 +433,7 @@ fn scratch_and_whole_tensors() {
 ";
     for policy in PRESETS {
         let wanted = run(&mut compile(&Reference::new(), &[text], policy, 64), &BATCHES);
-        for isa in Isa::available() {
+        for isa in isas() {
             for (threads, max_rows) in [(1, 64), (3, 17)] {
                 let backend = CpuBackend::with_isa(isa, threads).expect("it is available");
                 let found = run(&mut compile(&backend, &[text], policy, max_rows), &BATCHES);

@@ -1,11 +1,14 @@
 //! Every fixture model under every policy, on every instruction set of this machine, against the reference
 //! interpreter; and the law that a split of a prompt changes nothing.
 
+mod common;
+
+use common::isas;
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tranship_backend::{Backend, Outputs, Reference};
-use tranship_cpu::{CpuBackend, Isa};
+use tranship_cpu::CpuBackend;
 use tranship_ctx::{ComputeCtx, Device, PRESETS};
 use tranship_session::{Model, Options, Rows, Session};
 
@@ -74,7 +77,7 @@ fn every_policy_is_the_references() {
         for policy in PRESETS {
             let options = Options::new(64);
             let wanted = logits(&mut session(&model, Arc::new(Reference::new()), policy, options), &tokens);
-            for isa in Isa::available() {
+            for isa in isas() {
                 let backend = Arc::new(CpuBackend::with_isa(isa, 2).expect("it is available"));
                 let found = logits(&mut session(&model, backend, policy, options), &tokens);
                 let error = error(&wanted, &found);
@@ -82,17 +85,12 @@ fn every_policy_is_the_references() {
             }
         }
     }
-    for isa in Isa::ALL {
-        if let Some(missing) = isa.missing() {
-            println!("skipped: {isa} (this machine lacks {missing})");
-        }
-    }
 }
 
 #[test]
 fn a_split_changes_no_bit_under_parity() {
     for (name, model, tokens) in models() {
-        for isa in Isa::available() {
+        for isa in isas() {
             let open = |threads, max_rows| {
                 let backend = Arc::new(CpuBackend::with_isa(isa, threads).expect("it is available"));
                 session(&model, backend, "parity", Options { ctx: 64, max_rows })

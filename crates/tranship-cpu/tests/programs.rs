@@ -1,9 +1,12 @@
 //! Programs that no model has: operands that meet themselves, results that are read again, one part alone. What the
 //! verifier accepts runs as on the reference interpreter, and says NaN where that does.
 
+mod common;
+
+use common::isas;
 use std::sync::Arc;
 use tranship_backend::{Backend, Chain, Input, MapWeights, Outputs, Reference, Segment};
-use tranship_cpu::{CpuBackend, Isa};
+use tranship_cpu::CpuBackend;
 use tranship_ctx::{ComputeCtx, Device};
 use tranship_dtype::DType;
 use tranship_program::{Origin, Program};
@@ -48,7 +51,7 @@ fn run(backend: &dyn Backend, texts: &[&str], input: Input<'_>, rows: usize, out
 fn check(texts: &[&str], input: Input<'_>, rows: usize) {
     for outputs in [Outputs::All, Outputs::Last, Outputs::None] {
         let wanted = run(&Reference::new(), texts, input, rows, outputs);
-        for isa in Isa::available() {
+        for isa in isas() {
             for threads in [1, 3] {
                 let backend = CpuBackend::with_isa(isa, threads).expect("it is available");
                 let found = run(&backend, texts, input, rows, outputs);
@@ -124,7 +127,7 @@ fn what_is_not_finite_is_not_hidden() {
         let mut x = numbers(3, 64);
         x[5] = lost;
         for text in [&program("return linear(x, q)"), &program("return linear(x, w)"), attend] {
-            for isa in Isa::available() {
+            for isa in isas() {
                 let backend = CpuBackend::with_isa(isa, 1).expect("it is available");
                 let found = run(&backend, &[text], Input::Rows(&x), 1, Outputs::All);
                 assert!(found.iter().any(|f| !f.is_finite()), "{isa}: {lost} is hidden by {text}");

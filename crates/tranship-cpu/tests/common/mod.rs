@@ -38,14 +38,26 @@ impl Random {
     }
 }
 
-/// Every instruction set of this machine; says which are skipped, and why.
+/// What to test: every instruction set of this machine; says which are skipped, and why. Where `TRANSHIP_ISAS` names some,
+/// those alone, none of which may be missing.
 pub fn isas() -> Vec<Isa> {
+    if let Ok(names) = std::env::var("TRANSHIP_ISAS") {
+        return names.split_whitespace().map(required).collect();
+    }
     for isa in Isa::ALL {
         if let Some(missing) = isa.missing() {
             println!("skipped: {isa}, for this machine lacks {missing}");
         }
     }
     Isa::available()
+}
+
+/// The instruction set of that name, which must be there.
+fn required(name: &str) -> Isa {
+    let isa = Isa::ALL.into_iter().find(|isa| isa.name() == name);
+    let isa = isa.unwrap_or_else(|| panic!("TRANSHIP_ISAS: no instruction set is called {name}"));
+    assert_eq!(isa.missing(), None, "{isa} was to be tested, and this machine lacks a part of it");
+    isa
 }
 
 /// `n` values in `dtype`: floats, or blocks of random bytes whose scales are small finite numbers.
