@@ -169,15 +169,20 @@ fn quantization_is_within_half_a_step() {
 }
 
 #[test]
-fn vectors_and_matrix_tiles_give_the_same_bits() {
-    if let Some(missing) = Isa::Amx.missing() {
-        println!("skipped: this machine lacks {missing}");
-        return;
-    }
-    let (vectors, tiles) = (Cpu::with_isa(Isa::Avx512Vnni, 1).unwrap(), Cpu::with_isa(Isa::Amx, 1).unwrap());
-    for encoding in Encoding::ALL {
-        let (a, b) =
-            (check(&vectors, encoding.into(), 37, 75, 768), check(&tiles, encoding.into(), 37, 75, 768));
-        assert_same(&format!("{encoding}"), &b, &a);
+fn the_same_additions_give_the_same_bits() {
+    let pairs = [(Isa::Avx512Vnni, Isa::Amx), (Isa::Neon, Isa::NeonDot), (Isa::Neon, Isa::NeonI8mm)];
+    for (plain, better) in pairs {
+        if let Some(missing) = better.missing() {
+            println!("skipped: {better}, for this machine lacks {missing}");
+            continue;
+        }
+        let (plain, better) = (Cpu::with_isa(plain, 1).unwrap(), Cpu::with_isa(better, 1).unwrap());
+        for encoding in Encoding::ALL {
+            for rows in [1, 3, 6, 37] {
+                let wanted = check(&plain, encoding.into(), rows, 75, 768);
+                let got = check(&better, encoding.into(), rows, 75, 768);
+                assert_same(&format!("{encoding}, {rows} rows, {}", better.isa()), &got, &wanted);
+            }
+        }
     }
 }

@@ -24,6 +24,8 @@ mod avx512;
 pub(crate) mod avx512_rows;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_products;
 
 use std::fmt;
 
@@ -46,11 +48,15 @@ pub enum Isa {
     Amx,
     /// Advanced SIMD of 64-bit ARM.
     Neon,
+    /// [`Isa::Neon`] and the 8-bit dot product.
+    NeonDot,
+    /// [`Isa::NeonDot`] and the 8-bit matrix product; the BF16 dot product where the machine has it.
+    NeonI8mm,
 }
 
 impl Isa {
     /// All instruction sets, the plainest first.
-    pub const ALL: [Isa; 8] = [
+    pub const ALL: [Isa; 10] = [
         Isa::Scalar,
         Isa::Avx2,
         Isa::AvxVnni,
@@ -59,6 +65,8 @@ impl Isa {
         Isa::Avx512Bf16,
         Isa::Amx,
         Isa::Neon,
+        Isa::NeonDot,
+        Isa::NeonI8mm,
     ];
 
     /// The best instruction set of this machine.
@@ -70,6 +78,8 @@ impl Isa {
             Isa::Avx512,
             Isa::AvxVnni,
             Isa::Avx2,
+            Isa::NeonI8mm,
+            Isa::NeonDot,
             Isa::Neon,
             Isa::Scalar,
         ];
@@ -90,6 +100,13 @@ impl Isa {
                 None
             }};
         }
+        #[cfg(target_arch = "aarch64")]
+        macro_rules! need {
+            ($($feature:tt),*) => {{
+                $(if !std::arch::is_aarch64_feature_detected!($feature) { return Some($feature); })*
+                None
+            }};
+        }
         match self {
             Isa::Scalar => None,
             #[cfg(target_arch = "x86_64")]
@@ -105,7 +122,11 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Isa::Avx512Bf16.missing().or((!amx::available()).then_some("amx-int8")),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => (!std::arch::is_aarch64_feature_detected!("neon")).then_some("neon"),
+            Isa::Neon => need!("neon"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDot => need!("neon", "dotprod"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm => need!("neon", "dotprod", "i8mm"),
             #[allow(unreachable_patterns)]
             _ => Some("another processor family"),
         }
@@ -122,6 +143,8 @@ impl Isa {
             Isa::Avx512Bf16 => "avx512-bf16",
             Isa::Amx => "amx",
             Isa::Neon => "neon",
+            Isa::NeonDot => "neon-dot",
+            Isa::NeonI8mm => "neon-i8mm",
         }
     }
 
@@ -142,7 +165,7 @@ impl Isa {
             Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => unsafe { run_avx512(kernel) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
-            Isa::Neon => unsafe { run_neon(kernel) },
+            Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => unsafe { run_neon(kernel) },
             _ => kernel.run(scalar::Scalar),
         }
     }
@@ -168,7 +191,23 @@ impl Isa {
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
             Isa::Neon => unsafe { run_neon(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Isa::NeonDot => unsafe { run_neon_dot(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Isa::NeonI8mm => unsafe { run_neon_i8mm(kernel) },
             _ => kernel.run(scalar::Scalar),
+        }
+    }
+
+    /// Whether there is a BF16 dot product.
+    pub(crate) fn multiplies_bf16(self) -> bool {
+        match self {
+            Isa::Avx512Bf16 | Isa::Amx => true,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm => std::arch::is_aarch64_feature_detected!("bf16"),
+            _ => false,
         }
     }
 
@@ -183,6 +222,9 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `missing` has just found every feature of the function that is called.
             Isa::Avx512Bf16 | Isa::Amx => Some(unsafe { run_avx512_bf16(kernel) }),
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above; the last feature has been asked for just now.
+            Isa::NeonI8mm if self.multiplies_bf16() => Some(unsafe { run_neon_bf16(kernel) }),
             _ => {
                 drop(kernel);
                 None
@@ -238,7 +280,25 @@ fn run_avx512_bf16<K: Kernel>(kernel: K) -> K::Out {
 #[cfg(target_arch = "aarch64")]
 #[target_feature(enable = "neon")]
 fn run_neon<K: Kernel>(kernel: K) -> K::Out {
-    kernel.run(neon::Neon::new())
+    kernel.run(neon::Neon::<false, false, false>::new())
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod")]
+fn run_neon_dot<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run(neon::Neon::<true, false, false>::new())
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod,i8mm")]
+fn run_neon_i8mm<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run(neon::Neon::<true, true, false>::new())
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod,i8mm,bf16")]
+fn run_neon_bf16<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run(neon::Neon::<true, true, true>::new())
 }
 
 /// The widest vector of any instruction set, in 32-bit lanes: what scratch is padded to.
@@ -256,6 +316,8 @@ pub(crate) trait Simd: Copy {
     /// What 8-bit activations are offset by where they meet *signed* weights in [`Simd::dot_signed`]: 128 where
     /// the machine multiplies unsigned by signed bytes, else 0.
     const X_OFFSET: u8;
+    /// Whether there is [`Simd::tile_dots`].
+    const TILE_DOTS: bool = false;
 
     /// `LANES` floats.
     type F: Copy;
@@ -345,6 +407,23 @@ pub(crate) trait Simd: Copy {
     fn dot_bf16(self, acc: Self::F, a: Self::I, b: Self::I) -> Self::F;
     /// Transposes `LANES` rows of `LANES` 32-bit words; strides in bytes.
     unsafe fn transpose(self, src: *const u8, src_stride: usize, dst: *mut u8, dst_stride: usize);
+    /// As [`Simd::transpose`], for codes of a panel: in another order where [`Simd::tile_dots`] wants another.
+    #[inline(always)]
+    unsafe fn transpose_codes(self, src: *const u8, src_stride: usize, dst: *mut u8, dst_stride: usize) {
+        // SAFETY: the caller's.
+        unsafe { self.transpose(src, src_stride, dst, dst_stride) }
+    }
+    /// The sums of products of `GROUP` signed codes of `M` rows, which begin at `x`, by `NT` vectors of outputs, of which
+    /// `LANES` 32-bit words for each four values lie `stride` bytes apart from `w` on. Codes carry no offset.
+    #[inline(always)]
+    unsafe fn tile_dots<const GROUP: usize, const M: usize, const NT: usize>(
+        self,
+        _x: [*const u8; M],
+        _w: *const u8,
+        _stride: usize,
+    ) -> [[Self::I; NT]; M] {
+        unreachable!("this machine multiplies a group's codes four values after four")
+    }
 
     /// Reads 32 bytes.
     unsafe fn b_load(self, p: *const u8) -> Self::B;
@@ -396,4 +475,15 @@ pub(crate) trait Simd: Copy {
     fn prefetch(self, p: *const u8);
     /// As [`Simd::prefetch`], for a line that will be written.
     fn prefetch_write(self, p: *const u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Isa;
+
+    #[test]
+    fn what_is_detected_is_the_last_of_what_is_available() {
+        assert_eq!(Isa::available().last(), Some(&Isa::detect()));
+        assert_eq!(Isa::available()[0], Isa::Scalar);
+    }
 }

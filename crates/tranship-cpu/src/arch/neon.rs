@@ -1,23 +1,12 @@
 //! The vector layer on Advanced SIMD of 64-bit ARM: four lanes, 32 registers.
 //!
-//! Bytes are multiplied into 16 bits and added in pairs, which needs nothing beyond the base instruction set.
-//! Codes and activations meet as signed bytes, so activations carry no offset.
+//! Without the dot product (`DOT`) bytes are multiplied into 16 bits and added in pairs. Codes and activations meet as
+//! signed bytes, so activations carry no offset; only along rows may codes be unsigned and above 127, and then 128 is
+//! taken from them and what that takes from the sum is added again, unless the machine multiplies unsigned by signed
+//! bytes (`I8MM`).
 
-use super::Simd;
-use half::f16;
+use super::{Simd, neon_products as products};
 use std::arch::aarch64::*;
-
-/// The token of Advanced SIMD.
-#[derive(Clone, Copy)]
-pub(crate) struct Neon(());
-
-impl Neon {
-    /// The token; only the dispatch of `Isa` may ask for it, from a function that has the feature on.
-    #[inline(always)]
-    pub(super) fn new() -> Self {
-        Neon(())
-    }
-}
 
 /// Runs intrinsics of the token's features.
 macro_rules! v {
@@ -27,10 +16,43 @@ macro_rules! v {
     }};
 }
 
+/// The token of Advanced SIMD; with the dot product of bytes where `DOT`, with the matrix product too where `I8MM`, with
+/// the dot product of BF16 where `BF16`.
+#[derive(Clone, Copy)]
+pub(crate) struct Neon<const DOT: bool, const I8MM: bool, const BF16: bool>(());
+
+impl<const DOT: bool, const I8MM: bool, const BF16: bool> Neon<DOT, I8MM, BF16> {
+    /// The token; only the dispatch of `Isa` may ask for it, from a function that has the features on.
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Neon(())
+    }
+
+    /// Adds to each lane the four products of signed bytes.
+    #[inline(always)]
+    fn dot(self, acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+        v!(if DOT { products::sdot(acc, a, b) } else { vaddq_s32(acc, pairs(a, b)) })
+    }
+
+    /// The sums of four products each of unsigned `u`, of any size, and signed `s`.
+    #[inline(always)]
+    fn dot_mixed(self, u: uint8x16_t, s: int8x16_t) -> int32x4_t {
+        v!(if I8MM {
+            products::usdot(vdupq_n_s32(0), u, s)
+        } else if DOT {
+            let signed = vreinterpretq_s8_u8(veorq_u8(u, vdupq_n_u8(0x80)));
+            let low = products::sdot(vdupq_n_s32(0), signed, s);
+            vsubq_s32(low, products::sdot(vdupq_n_s32(0), vdupq_n_s8(-128), s))
+        } else {
+            pairs_mixed(u, s)
+        })
+    }
+}
+
 /// Sums of four products each of signed bytes: 16-bit products, added in pairs twice.
 #[inline]
 #[target_feature(enable = "neon")]
-fn dot(a: int8x16_t, b: int8x16_t) -> int32x4_t {
+fn pairs(a: int8x16_t, b: int8x16_t) -> int32x4_t {
     let low = vpaddlq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)));
     let high = vpaddlq_s16(vmull_high_s8(a, b));
     vpaddq_s32(low, high)
@@ -39,7 +61,7 @@ fn dot(a: int8x16_t, b: int8x16_t) -> int32x4_t {
 /// Sums of four products each of unsigned `u` and signed `s`.
 #[inline]
 #[target_feature(enable = "neon")]
-fn dot_mixed(u: uint8x16_t, s: int8x16_t) -> int32x4_t {
+fn pairs_mixed(u: uint8x16_t, s: int8x16_t) -> int32x4_t {
     let wide = |u: uint8x8_t| vreinterpretq_s16_u16(vmovl_u8(u));
     let (ul, uh) = (wide(vget_low_u8(u)), wide(vget_high_u8(u)));
     let (sl, sh) = (vmovl_s8(vget_low_s8(s)), vmovl_high_s8(s));
@@ -47,10 +69,11 @@ fn dot_mixed(u: uint8x16_t, s: int8x16_t) -> int32x4_t {
     vpaddq_s32(products(ul, sl), products(uh, sh))
 }
 
-impl Simd for Neon {
+impl<const DOT: bool, const I8MM: bool, const BF16: bool> Simd for Neon<DOT, I8MM, BF16> {
     const LANES: usize = 4;
     const MANY_REGISTERS: bool = true;
     const X_OFFSET: u8 = 0;
+    const TILE_DOTS: bool = DOT;
 
     type F = float32x4_t;
     type I = int32x4_t;
@@ -88,9 +111,7 @@ impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> float32x4_t {
-        let h = v!(p.cast::<[u16; 4]>().read_unaligned());
-        let f = h.map(|h| f16::from_bits(h).to_f32_const());
-        v!(vld1q_f32(f.as_ptr()))
+        v!(products::widen_f16(vld1_u16(p)))
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> float32x4_t {
@@ -98,13 +119,11 @@ impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16, v: float32x4_t) {
-        let mut lanes = [0.0; 4];
-        v!(vst1q_f32(lanes.as_mut_ptr(), v));
-        v!(p.cast::<[u16; 4]>().write_unaligned(lanes.map(|x| f16::from_f32_const(x).to_bits())))
+        v!(vst1_u16(p, products::narrow_f16(v)))
     }
     #[inline(always)]
     fn f16(self, h: u16) -> f32 {
-        f16::from_bits(h).to_f32_const()
+        v!(vgetq_lane_f32::<0>(products::widen_f16(vdup_n_u16(h))))
     }
 
     #[inline(always)]
@@ -172,7 +191,14 @@ impl Simd for Neon {
     }
     #[inline(always)]
     fn reduce_add4(self, v: [float32x4_t; 4]) -> [f32; 4] {
-        v.map(|v| self.reduce_add(v))
+        v!({
+            let halves = |v| vadd_f32(vget_low_f32(v), vget_high_f32(v));
+            let (low, high) =
+                (vcombine_f32(halves(v[0]), halves(v[1])), vcombine_f32(halves(v[2]), halves(v[3])));
+            let mut sums = [0.0; 4];
+            vst1q_f32(sums.as_mut_ptr(), vpaddq_f32(low, high));
+            sums
+        })
     }
     #[inline(always)]
     fn reduce_max(self, v: float32x4_t) -> f32 {
@@ -205,31 +231,59 @@ impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn i_store_i8(self, p: *mut i8, v: int32x4_t) {
-        let mut lanes = [0; 4];
-        v!(vst1q_s32(lanes.as_mut_ptr(), v));
-        v!(p.cast::<[i8; 4]>().write_unaligned(lanes.map(|x: i32| x as i8)))
+        v!({
+            let narrow = vmovn_s32(v);
+            let bytes = vreinterpret_u32_s8(vmovn_s16(vcombine_s16(narrow, narrow)));
+            p.cast::<u32>().write_unaligned(vget_lane_u32::<0>(bytes))
+        })
     }
     #[inline(always)]
     fn dot_unsigned(self, acc: int32x4_t, w: int32x4_t, x: int32x4_t) -> int32x4_t {
-        v!(vaddq_s32(acc, dot(vreinterpretq_s8_s32(w), vreinterpretq_s8_s32(x))))
+        v!(self.dot(acc, vreinterpretq_s8_s32(w), vreinterpretq_s8_s32(x)))
     }
     #[inline(always)]
     fn dot_signed<const WIDE: bool>(self, acc: int32x4_t, w: int32x4_t, x: int32x4_t) -> int32x4_t {
-        v!(vaddq_s32(acc, dot(vreinterpretq_s8_s32(w), vreinterpretq_s8_s32(x))))
+        v!(self.dot(acc, vreinterpretq_s8_s32(w), vreinterpretq_s8_s32(x)))
     }
     #[inline(always)]
-    fn dot_bf16(self, _: float32x4_t, _: int32x4_t, _: int32x4_t) -> float32x4_t {
-        unreachable!("base Advanced SIMD has no BF16 dot product")
+    fn dot_bf16(self, acc: float32x4_t, a: int32x4_t, b: int32x4_t) -> float32x4_t {
+        if !BF16 {
+            unreachable!("the kernel was not dispatched to BF16 dot products");
+        }
+        v!(products::bfdot(acc, a, b))
     }
     #[inline(always)]
     unsafe fn transpose(self, src: *const u8, src_stride: usize, dst: *mut u8, dst_stride: usize) {
-        for r in 0..4 {
-            for c in 0..4 {
-                v!({
-                    let word = src.add(r * src_stride + c * 4).cast::<u32>().read_unaligned();
-                    dst.add(c * dst_stride + r * 4).cast::<u32>().write_unaligned(word);
-                })
-            }
+        v!({
+            let row = |i: usize| vld1q_u32(src.add(i * src_stride).cast());
+            let (r0, r1, r2, r3) = (row(0), row(1), row(2), row(3));
+            let (even, odd) = (vzip1q_u32(r0, r2), vzip1q_u32(r1, r3));
+            let (even_high, odd_high) = (vzip2q_u32(r0, r2), vzip2q_u32(r1, r3));
+            vst1q_u32(dst.cast(), vzip1q_u32(even, odd));
+            vst1q_u32(dst.add(dst_stride).cast(), vzip2q_u32(even, odd));
+            vst1q_u32(dst.add(2 * dst_stride).cast(), vzip1q_u32(even_high, odd_high));
+            vst1q_u32(dst.add(3 * dst_stride).cast(), vzip2q_u32(even_high, odd_high));
+        })
+    }
+    #[inline(always)]
+    unsafe fn transpose_codes(self, src: *const u8, src_stride: usize, dst: *mut u8, dst_stride: usize) {
+        if I8MM {
+            v!(products::transpose_pairs(src, src_stride, dst, dst_stride))
+        } else {
+            v!(self.transpose(src, src_stride, dst, dst_stride))
+        }
+    }
+    #[inline(always)]
+    unsafe fn tile_dots<const GROUP: usize, const M: usize, const NT: usize>(
+        self,
+        x: [*const u8; M],
+        w: *const u8,
+        stride: usize,
+    ) -> [[int32x4_t; NT]; M] {
+        if I8MM {
+            v!(products::by_pairs::<GROUP, M, NT>(x, w, stride))
+        } else {
+            v!(products::by_lane::<GROUP, M, NT>(x, w, stride))
         }
     }
 
@@ -310,9 +364,11 @@ impl Simd for Neon {
         v!({
             let (x0, x1) = (vreinterpretq_s8_u8(x[0]), vreinterpretq_s8_u8(x[1]));
             if WIDE {
-                [dot_mixed(codes[0], x0), dot_mixed(codes[1], x1)]
+                [self.dot_mixed(codes[0], x0), self.dot_mixed(codes[1], x1)]
             } else {
-                [dot(vreinterpretq_s8_u8(codes[0]), x0), dot(vreinterpretq_s8_u8(codes[1]), x1)]
+                let zero = vdupq_n_s32(0);
+                let (c0, c1) = (vreinterpretq_s8_u8(codes[0]), vreinterpretq_s8_u8(codes[1]));
+                [self.dot(zero, c0, x0), self.dot(zero, c1, x1)]
             }
         })
     }
@@ -373,7 +429,11 @@ impl Simd for Neon {
         self.reduce_add(self.add(g[0], g[1]))
     }
     #[inline(always)]
-    fn prefetch(self, _: *const u8) {}
+    fn prefetch(self, p: *const u8) {
+        products::prefetch::<false>(p)
+    }
     #[inline(always)]
-    fn prefetch_write(self, _: *const u8) {}
+    fn prefetch_write(self, p: *const u8) {
+        products::prefetch::<true>(p)
+    }
 }

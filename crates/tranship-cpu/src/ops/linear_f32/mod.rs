@@ -61,7 +61,7 @@ impl<'a> LinearF32<'a> {
     pub(crate) fn part(&self, isa: Isa, share: Share<'_>) {
         if self.rows() <= FEW_ROWS {
             dots::part(self, isa, share);
-        } else if self.bf16 && self.w.dtype() == DType::BF16 && matches!(isa, Isa::Avx512Bf16 | Isa::Amx) {
+        } else if self.bf16 && self.w.dtype() == DType::BF16 && isa.multiplies_bf16() {
             tiles::part::<true>(self, isa, share);
         } else {
             tiles::part::<false>(self, isa, share);

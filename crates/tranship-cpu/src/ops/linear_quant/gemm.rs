@@ -198,6 +198,12 @@ impl<const GROUP: usize, const MINS: bool, const WIDE: bool> Tiles<'_, GROUP, MI
         vector: usize,
         codes: [*const u8; M],
     ) -> [[S::I; NT]; M] {
+        if S::TILE_DOTS {
+            let x = codes.map(|codes| codes.wrapping_add(g * GROUP));
+            let w = self.panel.codes_ptr(g * GROUP / 4, vector, S::LANES);
+            // SAFETY: the caller's: group `g` of each row, and of the panel.
+            return unsafe { s.tile_dots::<GROUP, M, NT>(x, w, Panel::CODE_STRIDE) };
+        }
         let mut ints = [[s.i_splat(0); NT]; M];
         // SAFETY: the caller's: group `g` and the vectors are of the panel, and `codes` of rows of its width.
         unsafe {

@@ -34,7 +34,6 @@ pub(super) struct Panel {
 
 impl Panel {
     /// Bytes from one four values deep to the next.
-    #[cfg(target_arch = "x86_64")]
     pub(super) const CODE_STRIDE: usize = MAX_PANEL * 4;
 
     const fn sizes(width: usize, groups: usize) -> [usize; 5] {
@@ -160,7 +159,12 @@ impl<E: Blocks> Fill<'_, E> {
                 }
                 for c in (0..now).step_by(S::LANES * 4) {
                     let n = ((now - c) / 4).min(S::LANES);
-                    transpose(s, p.rows.add(c), CHUNK, p.codes_ptr((k + c) / 4, vector, S::LANES), n);
+                    let dst = p.codes_ptr((k + c) / 4, vector, S::LANES);
+                    if n == S::LANES {
+                        s.transpose_codes(p.rows.add(c), CHUNK, dst, Panel::CODE_STRIDE);
+                    } else {
+                        transpose(s, p.rows.add(c), CHUNK, dst, n);
+                    }
                 }
             }
         }
@@ -200,7 +204,7 @@ unsafe fn subtract_zero<S: Simd, E: Blocks>(s: S, row: *mut u8, n: usize) {
 /// Transposes `LANES` rows of `n` words (readable up to `LANES`) into `n` rows of a panel.
 #[inline(always)]
 unsafe fn transpose<S: Simd>(s: S, src: *const u8, stride: usize, dst: *mut u8, n: usize) {
-    const TO: usize = MAX_PANEL * 4;
+    const TO: usize = Panel::CODE_STRIDE;
     // SAFETY: the caller's; what is not whole goes through a square, of which `n` rows are kept.
     unsafe {
         if n == S::LANES {
