@@ -226,8 +226,10 @@ fn a_share_is_held_to_its_part_where_that_is_asked_for() {
     let told = succeeds(&check(&hybrid(), &out, &["--ctx", "64", "--part"]));
     assert_told(&told, include_str!("told/share.txt"), &scratch);
     // A decode takes none, so that it fits no whole model.
-    let ran =
-        fails(&check(&hybrid(), &out, &["--ctx", "64"]), &["share 1 of 2 of the state, wanted the whole"]);
+    let ran = fails(
+        &check(&hybrid(), &out, &["--ctx", "64"]),
+        &["share 1 of 2, layers 1..3 of the state, wanted the whole"],
+    );
     assert_told(&ran.stdout, include_str!("told/share_as_whole.txt"), &scratch);
     let found = json(&check(&hybrid(), &out, &["--part", "--json"]));
     assert_eq!(found["share"], value!({ "index": 1, "of": 2 }));

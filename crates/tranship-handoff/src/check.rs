@@ -31,6 +31,12 @@ pub(crate) fn all(ours: &Contract, handoff: &Handoff, expect: &Expect<'_>) -> Ve
             errors.push(HandoffError::Unknown { name: tensor.name.clone() });
         }
     }
+    // What is listed and is neither here nor wanted: a tensor was lost on the way, or never sent.
+    for theirs in &handoff.contract().carried {
+        if !ours.carried.iter().any(|c| c.name == theirs.name) && names.insert(&theirs.name) {
+            errors.push(HandoffError::Unknown { name: theirs.name.clone() });
+        }
+    }
     errors
 }
 
@@ -121,8 +127,12 @@ fn identity(ours: &Contract, theirs: &Contract, expect: &Expect<'_>, errors: &mu
     if hidden(ours) != hidden(theirs) {
         errors.push(HandoffError::Hidden { wanted: hidden(ours), found: hidden(theirs) });
     }
-    if ours.share != theirs.share {
-        let of = |c: &Contract| c.share.map_or("the whole".into(), |share| share.to_string());
+    if (ours.share, ours.layers) != (theirs.share, theirs.layers) {
+        let of = |c: &Contract| {
+            let parts = c.share.map(|share| share.to_string()).into_iter();
+            let parts: Vec<String> = parts.chain(c.layers.map(|layers| layers.to_string())).collect();
+            if parts.is_empty() { "the whole".into() } else { parts.join(", ") }
+        };
         errors.push(HandoffError::Share { wanted: of(ours), found: of(theirs) });
     }
     let (own, other) = (&ours.identity, &theirs.identity);

@@ -3,6 +3,7 @@
 use crate::frame::{Entry, Header};
 use crate::handoff::{Content, Manifest, Seal};
 use crate::{HandoffError, HandoffTensor};
+use std::collections::HashMap;
 
 /// The key of a frame's metadata that says which frame of a stream it is. The file form has none.
 pub(crate) const FRAME: &str = "frame";
@@ -15,6 +16,8 @@ pub(crate) struct Course {
     content: Content,
     form: Form,
     seal: Option<String>,
+    /// Places and layers of the listed tensors, by name.
+    listed: HashMap<String, (usize, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +45,9 @@ impl Course {
         let line = header.metadata.get("tranship").ok_or_else(|| fault("its metadata has no `tranship`"))?;
         let manifest = Manifest::from_line(line)?;
         let (line, seal) = (line.clone(), header.metadata.get("seal").cloned());
-        let course = Course { manifest, line, content: Content::default(), form, seal };
+        let carried = manifest.contract.carried.iter().enumerate();
+        let listed = carried.map(|(at, c)| (c.name.clone(), (at, c.layer))).collect();
+        let course = Course { manifest, line, content: Content::default(), form, seal, listed };
         if form == Form::File {
             course.order(header);
         } else if course.manifest.next_token.is_some() {
@@ -61,13 +66,18 @@ impl Course {
         };
         match header.metadata.get(FRAME).map(String::as_str) {
             Some("layer") => {
-                let layer = header.metadata.get("layer").and_then(|text| text.parse().ok());
-                let layer: u64 = layer.ok_or_else(|| fault("a frame of a layer has no `layer`"))?;
+                let number =
+                    |text: &String| text.parse().ok().filter(|layer: &u64| layer.to_string() == *text);
+                let layer = header.metadata.get("layer").and_then(number);
+                let layer = layer.ok_or_else(|| fault("a frame of a layer has no `layer`"))?;
+                if header.entries.is_empty() {
+                    return Err(fault(format!("the frame of layer {layer} has no tensors")));
+                }
                 if let Some(before) = before.filter(|&before| before >= layer) {
                     return Err(fault(format!("the frame of layer {layer} follows that of layer {before}")));
                 }
-                let listed = |e: &Entry| self.manifest.contract.carried.iter().find(|c| c.name == e.name);
-                let other = header.entries.iter().find(|e| listed(e).is_some_and(|c| c.layer != layer));
+                let elsewhere = |e: &&Entry| self.listed.get(&e.name).is_some_and(|(_, own)| *own != layer);
+                let other = header.entries.iter().find(elsewhere);
                 if let Some(Entry { name, .. }) = other {
                     return Err(fault(format!(
                         "`{name}` is in the frame of layer {layer}, and listed elsewhere"
@@ -100,7 +110,7 @@ impl Course {
     }
 
     fn order(&self, header: &mut Header) {
-        header.order(|name| self.manifest.contract.carried.iter().position(|c| c.name == name));
+        header.order(|name| self.listed.get(name).map(|(at, _)| *at));
     }
 
     /// Adds a tensor whose bytes have come.

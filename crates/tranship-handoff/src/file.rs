@@ -121,8 +121,13 @@ impl Handoff {
 
 /// Holds a frame to the bytes that are there after its header: nothing follows that of a file, or the close of a stream.
 fn holds(header: &Header, there: usize, first: bool) -> Result<(), HandoffError> {
-    let goes_on = header.metadata.get(FRAME).map_or(!first, |frame| frame != "close");
-    if goes_on && header.data < there { Ok(()) } else { whole(header.data, there) }
+    let frame = header.metadata.get(FRAME).map(String::as_str);
+    let goes_on = frame.map_or(!first, |frame| frame != "close");
+    match frame {
+        _ if goes_on && header.data < there => Ok(()),
+        Some("close") if header.data < there => Err(more()),
+        _ => whole(header.data, there),
+    }
 }
 
 /// Holds the tensors of a frame to be all that is there.
@@ -174,7 +179,11 @@ fn collect(input: &mut impl Read, known: Option<u64>) -> Result<Handoff, Handoff
 pub(crate) fn ends<T>(input: &mut impl Read, read: T) -> Result<T, HandoffError> {
     let mut more = Vec::new();
     input.take(1).read_to_end(&mut more).map_err(HandoffError::input)?;
-    if more.is_empty() { Ok(read) } else { Err(HandoffError::Format("bytes follow its last tensor".into())) }
+    if more.is_empty() { Ok(read) } else { Err(self::more()) }
+}
+
+fn more() -> HandoffError {
+    HandoffError::Format("bytes follow its end".into())
 }
 
 /// That an input failed, or ended, within a tensor.

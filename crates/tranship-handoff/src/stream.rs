@@ -106,7 +106,7 @@ fn send(out: &mut impl Write, bytes: &[u8]) -> Result<(), HandoffError> {
 /// something only after [`Incoming::finish`].
 ///
 /// What a manifest or a header shows is refused before a byte of a tensor is read, every reason at once. So a sender can
-/// make a receiver take no more memory than the contract's own rows do.
+/// make a receiver take no more memory than the contract's own rows do, and what a header of 4 MiB takes.
 pub struct Incoming<'c, R: Read> {
     input: R,
     ours: &'c Contract,
@@ -117,6 +117,9 @@ pub struct Incoming<'c, R: Read> {
     seen: Vec<bool>,
     /// Memory for the next tensor.
     spare: Vec<u8>,
+    alone: bool,
+    /// Something was refused: nothing of it is worth anything any more.
+    refused: bool,
 }
 
 /// The manifest of a hand-off of either form, as far as it has come: enough to make a place for the state.
@@ -125,6 +128,8 @@ pub struct Opening<R: Read> {
     course: Course,
     /// Tensors that are next: those of a file.
     entries: Vec<Entry>,
+    /// Whether nothing may follow its end.
+    alone: bool,
 }
 
 impl<R: Read> Opening<R> {
@@ -136,12 +141,13 @@ impl<R: Read> Opening<R> {
         let none = || HandoffError::Ends("before its first byte".into());
         let mut header = frame::next(&mut input)?.ok_or_else(none)?;
         let course = Course::open(&mut header)?;
-        Ok(Opening { input, course, entries: header.entries })
+        Ok(Opening { input, alone: course.is_file(), course, entries: header.entries })
     }
 
     /// The same with its input as another type.
     pub fn map<S: Read>(self, input: impl FnOnce(R) -> S) -> Opening<S> {
-        Opening { input: input(self.input), course: self.course, entries: self.entries }
+        let Opening { course, entries, alone, .. } = self;
+        Opening { input: input(self.input), course, entries, alone }
     }
 
     /// Whether a stream follows, and not the tensors of a file.
@@ -164,7 +170,7 @@ impl<R: Read> Opening<R> {
     /// # Errors
     /// Every reason for which the hand-off does not fit as far as it has come.
     pub fn under<'c>(self, ours: &'c Contract, expect: Expect<'c>) -> Result<Incoming<'c, R>, Refusal> {
-        let Opening { input, course, entries } = self;
+        let Opening { input, course, entries, alone } = self;
         let mut errors = Vec::new();
         check::manifest(ours, &course.manifest, &expect, &mut errors);
         check::listing(ours, &course.manifest, &expect, &mut errors);
@@ -172,8 +178,18 @@ impl<R: Read> Opening<R> {
             return Err(Refusal { errors });
         }
         let seen = vec![false; ours.carried.len()];
-        let mut incoming =
-            Incoming { input, ours, expect, course, entries: VecDeque::new(), seen, spare: Vec::new() };
+        let (entries_due, spare) = (VecDeque::new(), Vec::new());
+        let mut incoming = Incoming {
+            input,
+            ours,
+            expect,
+            course,
+            entries: entries_due,
+            seen,
+            spare,
+            alone,
+            refused: false,
+        };
         if incoming.course.is_file() {
             incoming.frame(entries)?;
         }
@@ -182,7 +198,7 @@ impl<R: Read> Opening<R> {
 }
 
 impl Opening<File> {
-    /// Opens a file and reads the manifest. Where it is a regular one, of the file form, its tensors are held to the bytes
+    /// Opens a file and reads the manifest. Nothing may follow the end of what is in a file. Where it is a regular one, of the file form, its tensors are held to the bytes
     /// that are there.
     ///
     /// # Errors
@@ -201,7 +217,7 @@ impl Opening<File> {
             let data = entries.last().map_or(0, |entry| entry.range.end);
             whole(data, usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX))?;
         }
-        Ok(Opening { input: file, course, entries })
+        Ok(Opening { input: file, course, entries, alone: true })
     }
 }
 
@@ -211,6 +227,15 @@ impl<R: Read> Incoming<'_, R> {
     /// # Errors
     /// Every reason for which a frame does not fit, NaN, and an input that ends early.
     pub fn next_tensor(&mut self) -> Result<Option<(usize, HandoffTensor)>, Refusal> {
+        if self.refused {
+            return Err(HandoffError::Format("it was refused before".into()).into());
+        }
+        let next = self.following();
+        self.refused = next.is_err();
+        next
+    }
+
+    fn following(&mut self) -> Result<Option<(usize, HandoffTensor)>, Refusal> {
         while self.entries.is_empty() {
             if self.course.ended() {
                 return Ok(None);
@@ -239,8 +264,8 @@ impl<R: Read> Incoming<'_, R> {
         self.spare = tensor.into_memory();
     }
 
-    /// Holds that every carried tensor has come and the seal is whole. Of a file nothing may follow; what follows the
-    /// close of a stream is left in the input. Returns it, and how far the sequence has come.
+    /// Holds that every carried tensor has come and the seal is whole. Nothing may follow in a file; what follows the
+    /// close of a stream from elsewhere is left in the input. Returns it, and how far the sequence has come.
     ///
     /// # Errors
     /// [`HandoffError::Missing`], [`HandoffError::Unsealed`], [`HandoffError::Seal`], or a next token that does not fit:
@@ -257,7 +282,7 @@ impl<R: Read> Incoming<'_, R> {
             return Err(Refusal { errors });
         }
         let progress = self.course.manifest.progress()?;
-        if self.course.is_file() {
+        if self.alone {
             ends(&mut self.input, ())?;
         }
         Ok((self.input, progress))

@@ -65,6 +65,9 @@ pub enum SessionError {
     /// A step failed while it ran on this sequence, so its state is not whole.
     #[error("the sequence was left incomplete by a step that failed")]
     Incomplete,
+    /// A session would give another one's state away under its own name.
+    #[error("the sequence is of a session of another model, policy or context")]
+    Foreign,
     /// Nothing was given to run.
     #[error("there are no tokens to run")]
     NoTokens,

@@ -21,8 +21,9 @@ pub struct Part {
 }
 
 /// What the states of a session's sequences are made for.
-#[derive(Debug, PartialEq)]
 pub(crate) struct Layout {
+    /// The model that they are of.
+    pub model: Arc<Model>,
     /// The contract, without the digest of the weights.
     pub contract: Contract,
     /// Each part's backend by name, and which of the contract's tensors are its own: a run.
@@ -30,6 +31,18 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
+    /// Whether a state that was made for the other is one of the same model under the same contract, so that it says the
+    /// same of a text. Models that were opened twice are told apart by their weights.
+    pub fn is_of(&self, other: &Layout) -> bool {
+        let model = || Arc::ptr_eq(&self.model, &other.model) || self.model.digest() == other.model.digest();
+        std::ptr::eq(self, other) || (self.contract == other.contract && model())
+    }
+
+    /// Whether it is also kept in the same parts, so that a step can go on with it.
+    pub fn serves(&self, other: &Layout) -> bool {
+        self.cuts == other.cuts && self.is_of(other)
+    }
+
     /// The carried tensors of a part, in the order of its state.
     pub fn carried(&self, part: usize) -> &[Carried] {
         &self.contract.carried[self.cuts[part].1.clone()]

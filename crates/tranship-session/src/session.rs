@@ -93,7 +93,7 @@ impl Session {
         let compile = |(part, policy)| Stage::compile(&model, part, &policy, &contract, max_rows);
         let stages: Vec<Stage> = parts.into_iter().map(compile).collect::<Result<_, _>>()?;
         let parts: Vec<Part> = stages.iter().map(|stage| stage.part.clone()).collect();
-        let layout = Arc::new(Layout { cuts: cuts(&contract, &parts), contract });
+        let layout = Arc::new(Layout { model: model.clone(), cuts: cuts(&contract, &parts), contract });
         Ok(Session { model, policy, layout, stages: Stages::new(stages, max_rows) })
     }
 
@@ -186,8 +186,7 @@ impl Session {
         if batch.iter().any(|r| r.sequence.incomplete) {
             return Err(SessionError::Incomplete);
         }
-        let ours = |layout: &Arc<Layout>| Arc::ptr_eq(layout, &self.layout) || *layout == self.layout;
-        if !batch.iter().all(|r| ours(&r.sequence.layout)) {
+        if !batch.iter().all(|r| self.layout.serves(&r.sequence.layout)) {
             let what = "a segment's state was made for other programs".into();
             return Err(BackendError::Batch(what).into());
         }
@@ -224,13 +223,19 @@ impl Session {
     /// follows, where it is known.
     ///
     /// # Errors
-    /// A sequence that a failed step left incomplete; rows that do not fit the contract, as NaN does not.
+    /// A sequence of another model or contract, or one that a failed step left incomplete; rows that do not fit the contract, as NaN does not.
     pub fn suspend(&self, sequence: &Sequence, next_token: Option<u32>) -> Result<Handoff, SessionError> {
-        if sequence.incomplete {
-            return Err(SessionError::Incomplete);
-        }
+        self.held(sequence)?;
         let tensors = transfer::read_all(&sequence.states, &sequence.layout, sequence.progress.position)?;
         Ok(self.contract().take(Progress { next_token, ..sequence.progress }, tensors)?)
+    }
+
+    /// Holds a sequence to be one of this session's model and contract, and whole.
+    pub(crate) fn held(&self, sequence: &Sequence) -> Result<Progress, SessionError> {
+        if !self.layout.is_of(&sequence.layout) {
+            return Err(SessionError::Foreign);
+        }
+        if sequence.incomplete { Err(SessionError::Incomplete) } else { Ok(sequence.progress) }
     }
 
     /// A sequence that goes on from a hand-off, after everything about it has been checked.

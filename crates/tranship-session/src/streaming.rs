@@ -29,7 +29,7 @@ impl Session {
         next_token: Option<u32>,
         path: &Path,
     ) -> Result<String, SessionError> {
-        let progress = whole(sequence)?;
+        let progress = self.held(sequence)?;
         let places: Vec<(usize, usize, &Carried)> = sequence.layout.tensors().collect();
         write_file(path, &self.contract(), Progress { next_token, ..progress }, |at, _| {
             let (part, tensor, carried) = places[at];
@@ -47,7 +47,7 @@ impl Session {
         next_token: Option<u32>,
         out: W,
     ) -> Result<(W, String), SessionError> {
-        let progress = whole(sequence)?;
+        let progress = self.held(sequence)?;
         let mut stream = StreamWriter::open(out, self.contract(), progress)?;
         let places: Vec<(usize, usize, &Carried)> = sequence.layout.tensors().collect();
         for layer in places.chunk_by(|(.., a), (.., b)| a.layer == b.layer) {
@@ -76,7 +76,7 @@ impl Session {
         out: W,
         choose: impl FnOnce(&[f32]) -> Result<Option<u32>, E>,
     ) -> Result<(Vec<f32>, W), E> {
-        let mut progress = whole(sequence)?;
+        let mut progress = self.held(sequence)?;
         progress.push(tokens);
         let contract = self.contract();
         thread::scope(|scope| {
@@ -150,11 +150,6 @@ impl Session {
         sequence.progress = progress;
         Ok((sequence, input))
     }
-}
-
-/// How far a sequence has come that no failed step left incomplete.
-fn whole(sequence: &Sequence) -> Result<Progress, SessionError> {
-    if sequence.incomplete { Err(SessionError::Incomplete) } else { Ok(sequence.progress) }
 }
 
 /// Writes a stream of what leaves, as it comes; `None` when it ends without a close.

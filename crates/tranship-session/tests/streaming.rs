@@ -225,3 +225,38 @@ fn refused_at_the_opening() {
         there.receive(opening(&stream[..first]), &Expect::default()).err().expect("it ends").to_string();
     assert_eq!(error, "the hand-off ends early: before its first layer");
 }
+
+/// A session runs and gives away sequences of its own weights alone: those of a model that was opened twice, and not those
+/// of other weights in the same form, which a receiver could not tell from their own.
+#[test]
+fn weights_are_told_apart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models/llama_mha");
+    for file in ["config.json", "model.safetensors"] {
+        let mut bytes = std::fs::read(from.join(file)).expect("it is there");
+        if file == "model.safetensors" {
+            let last = bytes.len() - 2;
+            bytes[last] ^= 1;
+        }
+        std::fs::write(folder.path().join(file), bytes).expect("it is written");
+    }
+    let same = model("models/llama_mha");
+    let other = Arc::new(Model::open(folder.path()).expect("a model"));
+    let mut here = whole(&model("models/llama_mha"), 40);
+    let mut sequence = here.sequence().expect("memory");
+    here.extend(&mut sequence, &prompt(), Outputs::None).expect("it runs");
+    let (mut alike, mut there) = (whole(&same, 40), whole(&other, 40));
+    let of = |session: &Session, sequence: &Sequence| {
+        session.suspend(sequence, None).map(|h| h.seal().map(String::from))
+    };
+    assert_eq!(of(&alike, &sequence).expect("the same model"), of(&here, &sequence).expect("its own"));
+    alike.extend(&mut sequence, &[1], Outputs::None).expect("the same model");
+    let why = "the sequence is of a session of another model, policy or context";
+    assert_eq!(of(&there, &sequence).expect_err("other weights").to_string(), why);
+    assert_eq!(there.send(&sequence, None, Vec::new()).expect_err("other weights").to_string(), why);
+    let error = there.write(&sequence, None, &folder.path().join("state")).expect_err("other weights");
+    assert_eq!(error.to_string(), why);
+    let error = there.extend(&mut sequence, &[1], Outputs::None).expect_err("other weights").to_string();
+    assert_eq!(error, "a segment's state was made for other programs");
+    here.extend(&mut sequence, &[1], Outputs::None).expect("nothing has changed");
+}

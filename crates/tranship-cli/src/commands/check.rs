@@ -8,7 +8,7 @@ use crate::{out, setup};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use tranship::handoff::{Contract, Expect, Handoff, Refusal, Shown};
+use tranship::handoff::{Contract, Expect, Handoff, HandoffError, Refusal, Shown};
 use tranship::prelude::Model;
 use tranship::program::Extent;
 
@@ -44,6 +44,11 @@ pub struct Check {
 pub fn run(command: &Check) -> Result<(), CliError> {
     let model = setup::model(&command.model.model)?;
     let chip = command.compute.chip()?;
+    // All of it is held while it is looked at: what comes through a pipe could be without end.
+    if command.handoff.metadata().is_ok_and(|m| !m.is_file()) {
+        let what = "is no regular file; `decode` checks what comes through a pipe as it comes".into();
+        return Err(HandoffError::Io { path: command.handoff.display().to_string(), what }.into());
+    }
     let read = Handoff::read(&command.handoff);
     if let (Err(error), true) = (&read, command.json) {
         out::json(&json!({ "ok": false, "reasons": [error.to_string()] }))?;

@@ -6,7 +6,7 @@ use crate::setup::Chip;
 use crate::{out, setup};
 use clap::Args;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tranship::backend::Outputs;
 use tranship::prelude::Session;
@@ -69,7 +69,8 @@ pub fn run(command: &Prefill) -> Result<(), CliError> {
         let next = choose(&logits)?;
         if stdout {
             let bytes = session.suspend(&sequence, next)?.to_bytes()?;
-            out::stdout().write_all(&bytes)?;
+            let mut out = out::stdout();
+            out.write_all(&bytes).and_then(|()| out.flush()).map_err(|e| unwritten(&command.out, e))?;
         } else {
             session.write(&sequence, next, &command.out)?;
         }
@@ -84,6 +85,11 @@ pub fn run(command: &Prefill) -> Result<(), CliError> {
         prefilled.next
     ));
     Ok(())
+}
+
+/// That a hand-off could not be written whole, which is an error even where nobody reads on.
+fn unwritten(path: &Path, source: std::io::Error) -> CliError {
+    CliError::Write { path: path.to_owned(), source }
 }
 
 /// What the prompt gave.

@@ -100,7 +100,10 @@ fn tensors() {
     check(
         "not in its own manifest",
         |d| d.carried("v1")["name"] = json!("w1"),
-        &["`v1` is f32 [5, 3, 16] in the file and not listed in its manifest"],
+        &[
+            "`v1` is f32 [5, 3, 16] in the file and not listed in its manifest",
+            "`w1` is no carried tensor of this model",
+        ],
     );
 }
 

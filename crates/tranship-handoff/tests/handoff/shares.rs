@@ -405,7 +405,8 @@ fn another_share() {
     // A run of layers lacks those that are not in it.
     let layer = good(&contract).layers(0..1).expect("a layer");
     let errors: Vec<String> = found(&contract, &layer).iter().map(ToString::to_string).collect();
-    assert_eq!(errors, ["`k1` of layer 1 is missing", "`v1` of layer 1 is missing"]);
+    let other = "the hand-off is layers 0..1 of the state, wanted the whole";
+    assert_eq!(errors, [other, "`k1` of layer 1 is missing", "`v1` of layer 1 is missing"]);
 }
 
 /// What was written before there were segments is taken as before, and can be cut once it is under a contract that has

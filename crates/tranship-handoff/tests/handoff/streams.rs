@@ -85,7 +85,7 @@ fn in_files_and_sockets() {
     ours.check(&Handoff::read(&path).expect("it reads")).expect("it fits");
     std::fs::write(&path, [stream.as_slice(), b"x"].concat()).expect("it is written");
     let error = Handoff::read(&path).expect_err("more follows").to_string();
-    assert_eq!(error, "this is no hand-off: not a safetensors file (0 bytes of tensors, and 1 are there)");
+    assert_eq!(error, "this is no hand-off: bytes follow its end");
     let two = [stream.clone(), stream].concat();
     let mut input = two.as_slice();
     for _ in 0..2 {
@@ -209,6 +209,12 @@ fn frames_out_of_order() {
         &|f| drop(f[1].header["__metadata__"].as_object_mut().map(|m| m.remove("frame"))),
         &form("there is a frame in it that does not say which"),
     );
+    check("a sign", &|f| meta(&mut f[1], "layer", json!("+0")), &form("a frame of a layer has no `layer`"));
+    let empty = |f: &mut Vec<Frame>| {
+        let header = json!({ "__metadata__": { "frame": "layer", "layer": "9" } });
+        f.insert(3, Frame { header, data: vec![] });
+    };
+    check("a layer that carries nothing", &empty, &form("the frame of layer 9 has no tensors"));
     check("no layer", &|f| meta(&mut f[1], "layer", json!("-1")), &form("a frame of a layer has no `layer`"));
     check(
         "in another layer",
@@ -281,6 +287,64 @@ fn refused_under_a_contract() {
         header.insert("zz".into(), tensor);
     });
     assert_eq!(named, "`zz` is no carried tensor of this model");
+}
+
+/// After a tensor that was refused nothing is given any more, whatever its sender sealed.
+#[test]
+fn nothing_comes_after_a_refusal() {
+    let ours = ours();
+    for streams in [false, true] {
+        let mut draft = Draft::of(&good(&ours));
+        draft.part("v0").bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+        let bytes = draft.bytes();
+        let bytes = if streams { restreamed(&bytes) } else { bytes };
+        let mut incoming = Opening::read(bytes.as_slice())
+            .expect("a manifest")
+            .under(&ours, Expect::default())
+            .expect("it fits");
+        let mut given = 0;
+        while let Ok(Some(_)) = incoming.next_tensor() {
+            given += 1;
+        }
+        assert_eq!(given, 1);
+        let error = incoming.next_tensor().expect_err("it was refused").to_string();
+        assert_eq!(error, "this is no hand-off: it was refused before");
+        assert!(incoming.finish().is_err());
+    }
+}
+
+/// A file as a stream whose seal leaves out the tensors with NaN, as a hostile sender could make it.
+fn restreamed(file: &[u8]) -> Vec<u8> {
+    let file = &frames(file)[0];
+    let manifest: Value =
+        serde_json::from_str(file.header["__metadata__"]["tranship"].as_str().expect("a manifest"))
+            .expect("JSON");
+    let mut opening = manifest.clone();
+    opening["next_token"] = Value::Null;
+    let frame = |metadata: Value| Frame { header: json!({ "__metadata__": metadata }), data: vec![] };
+    let mut all = vec![frame(json!({ "frame": "open", "tranship": opening.to_string() }))];
+    let mut sealed = format!("tranship handoff 1\n{manifest}\n");
+    for layer in ["0", "1"] {
+        let mut one = frame(json!({ "frame": "layer", "layer": layer }));
+        for name in [format!("k{layer}"), format!("v{layer}")] {
+            let mut info = file.header[&name].clone();
+            let at = |i: usize| info["data_offsets"][i].as_u64().expect("an offset") as usize;
+            let bytes = &file.data[at(0)..at(1)];
+            if name != "v0" {
+                let sizes =
+                    info["shape"].as_array().expect("sizes").iter().map(Value::to_string).collect::<Vec<_>>();
+                sealed += &format!("{name} f32 [{}] {}\n", sizes.join(", "), blake3::hash(bytes).to_hex());
+            }
+            let start = one.data.len();
+            one.data.extend_from_slice(bytes);
+            info["data_offsets"] = json!([start, one.data.len()]);
+            one.header[&name] = info;
+        }
+        all.push(one);
+    }
+    let seal = blake3::hash(sealed.as_bytes()).to_hex().to_string();
+    all.push(frame(json!({ "frame": "close", "tranship": manifest.to_string(), "seal": seal })));
+    joined(&all)
 }
 
 /// What a manifest alone shows is refused before a tensor is read, every reason at once.
@@ -375,11 +439,11 @@ fn announced_and_not_sent() {
     let mut huge = u64::MAX.to_le_bytes().to_vec();
     huge.extend_from_slice(b"{}");
     let error = Handoff::from_reader(&mut huge.as_slice()).expect_err("a header past all bounds").to_string();
-    assert!(error.contains("a header of 18446744073709551615 bytes: 16777216 are read at most"), "{error}");
-    let long = [&15_000_000u64.to_le_bytes()[..], b"{}"].concat();
+    assert!(error.contains("a header of 18446744073709551615 bytes: 4194304 are read at most"), "{error}");
+    let long = [&4_000_000u64.to_le_bytes()[..], b"{}"].concat();
     let error =
         Handoff::from_reader(&mut long.as_slice()).expect_err("a header that does not come").to_string();
-    assert!(error.contains("a header of 15000000 bytes, and 2 are there"), "{error}");
+    assert!(error.contains("a header of 4000000 bytes, and 2 are there"), "{error}");
 }
 
 #[test]
@@ -396,7 +460,7 @@ fn cut_anywhere() {
         assert!(taken(&whole[..end], &ours).is_err(), "{end} of {} bytes", whole.len());
     }
     let error = taken(&[whole.as_slice(), b"x"].concat(), &ours).expect_err("more follows").to_string();
-    assert_eq!(error, "this is no hand-off: bytes follow its last tensor");
+    assert_eq!(error, "this is no hand-off: bytes follow its end");
 }
 
 proptest! {
