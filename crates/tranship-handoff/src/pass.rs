@@ -12,7 +12,7 @@ use std::thread;
 use tranship_dtype::DType;
 
 /// Bytes that are read at once, and of which hashing gets to know together.
-const BLOCK: usize = 4 << 20;
+const BLOCK: usize = 1 << 20;
 /// Bytes below which a thread is not worth its start.
 const FEW: usize = 1 << 20;
 /// Bytes that memory is taken for before any of them has come, where nothing but the sender says how many there will be.
@@ -31,13 +31,16 @@ pub(crate) struct Examined {
 struct Pass {
     dtype: DType,
     hasher: Hasher,
+    /// Whether hashing has several threads: of two processors, one reads or writes meanwhile.
+    several: bool,
     nan: Option<u64>,
     seen: u64,
 }
 
 impl Pass {
     fn new(dtype: DType) -> Pass {
-        Pass { dtype, hasher: Hasher::new(), nan: None, seen: 0 }
+        let several = thread::available_parallelism().is_ok_and(|count| count.get() > 2);
+        Pass { dtype, hasher: Hasher::new(), several, nan: None, seen: 0 }
     }
 
     fn add(&mut self, bytes: &[u8]) {
@@ -45,7 +48,11 @@ impl Pass {
             self.nan = first_nan(self.dtype, bytes).map(|at| self.seen + at as u64);
         }
         self.seen += (bytes.len() / self.dtype.row_bytes(1).unwrap_or(1).max(1)) as u64;
-        add(&mut self.hasher, bytes);
+        if self.several {
+            add(&mut self.hasher, bytes);
+        } else {
+            self.hasher.update(bytes);
+        }
     }
 
     fn end(self) -> Examined {
@@ -53,9 +60,12 @@ impl Pass {
     }
 }
 
-/// Examines bytes that are all there.
+/// Examines bytes that are all there, while nothing else is done.
 pub(crate) fn examine(dtype: DType, bytes: &[u8]) -> Examined {
-    let mut pass = Pass::new(dtype);
+    beside(Pass { several: true, ..Pass::new(dtype) }, bytes)
+}
+
+fn beside(mut pass: Pass, bytes: &[u8]) -> Examined {
     bytes.chunks(BLOCK).for_each(|block| pass.add(block));
     pass.end()
 }
@@ -70,7 +80,7 @@ pub(crate) fn write(out: &mut impl Write, dtype: DType, bytes: &[u8]) -> io::Res
         return Ok(examine(dtype, bytes));
     }
     thread::scope(|scope| {
-        let hashing = thread::Builder::new().spawn_scoped(scope, || examine(dtype, bytes))?;
+        let hashing = thread::Builder::new().spawn_scoped(scope, || beside(Pass::new(dtype), bytes))?;
         out.write_all(bytes)?;
         hashing.join().map_err(|_| io::Error::other("hashing ended early"))
     })
