@@ -85,7 +85,6 @@ impl<W: Write> StreamWriter<W> {
     /// [`HandoffError::Missing`] for every tensor that was not sent, or what the output says.
     pub fn close(mut self, next_token: Option<u32>) -> Result<(W, String), Refusal> {
         let left = &self.contract.carried[self.next.min(self.contract.carried.len())..];
-        let missing = |c: &Carried| HandoffError::Missing { name: c.name.clone(), layer: c.layer };
         if !left.is_empty() {
             return Err(Refusal { errors: left.iter().map(missing).collect() });
         }
@@ -98,12 +97,16 @@ impl<W: Write> StreamWriter<W> {
     }
 }
 
+fn missing(carried: &Carried) -> HandoffError {
+    HandoffError::Missing { name: carried.name.clone(), layer: carried.layer }
+}
+
 fn send(out: &mut impl Write, bytes: &[u8]) -> Result<(), HandoffError> {
     out.write_all(bytes).map_err(HandoffError::input)
 }
 
-/// A hand-off of either form under a contract, read tensor by tensor ([`Opening::under`]): each can be installed as it comes, and is worth
-/// something only after [`Incoming::finish`].
+/// A hand-off of either form under a contract, read tensor by tensor ([`Opening::under`]): each can be installed as it
+/// comes, and is worth something only after [`Incoming::finish`].
 ///
 /// What a manifest or a header shows is refused before a byte of a tensor is read, every reason at once. So a sender can
 /// make a receiver take no more memory than the contract's own rows do, and what a header of 4 MiB takes.
@@ -113,10 +116,11 @@ pub struct Incoming<'c, R: Read> {
     expect: Expect<'c>,
     course: Course,
     /// Tensors of the frame that is being read, with their places in the contract.
-    entries: VecDeque<(usize, Entry)>,
+    due: VecDeque<(usize, Entry)>,
     seen: Vec<bool>,
     /// Memory for the next tensor.
     spare: Vec<u8>,
+    /// Whether nothing may follow its end.
     alone: bool,
     /// Something was refused: nothing of it is worth anything any more.
     refused: bool,
@@ -178,18 +182,8 @@ impl<R: Read> Opening<R> {
             return Err(Refusal { errors });
         }
         let seen = vec![false; ours.carried.len()];
-        let (entries_due, spare) = (VecDeque::new(), Vec::new());
-        let mut incoming = Incoming {
-            input,
-            ours,
-            expect,
-            course,
-            entries: entries_due,
-            seen,
-            spare,
-            alone,
-            refused: false,
-        };
+        let (due, spare, refused) = (VecDeque::new(), Vec::new(), false);
+        let mut incoming = Incoming { input, ours, expect, course, due, seen, spare, alone, refused };
         if incoming.course.is_file() {
             incoming.frame(entries)?;
         }
@@ -198,8 +192,8 @@ impl<R: Read> Opening<R> {
 }
 
 impl Opening<File> {
-    /// Opens a file and reads the manifest. Nothing may follow the end of what is in a file. Where it is a regular one, of the file form, its tensors are held to the bytes
-    /// that are there.
+    /// Opens a file and reads the manifest. Nothing may follow the end of what is in a file. Where it is a regular one, of
+    /// the file form, its tensors are held to the bytes that are there.
     ///
     /// # Errors
     /// As [`Opening::read`], and [`HandoffError::Io`] naming the file.
@@ -236,7 +230,7 @@ impl<R: Read> Incoming<'_, R> {
     }
 
     fn following(&mut self) -> Result<Option<(usize, HandoffTensor)>, Refusal> {
-        while self.entries.is_empty() {
+        while self.due.is_empty() {
             if self.course.ended() {
                 return Ok(None);
             }
@@ -244,7 +238,7 @@ impl<R: Read> Incoming<'_, R> {
             self.course.follow(&mut header)?;
             self.frame(header.entries)?;
         }
-        let Some((at, Entry { name, dtype, shape, range })) = self.entries.pop_front() else {
+        let Some((at, Entry { name, dtype, shape, range })) = self.due.pop_front() else {
             return Ok(None);
         };
         let len = range.len();
@@ -272,10 +266,7 @@ impl<R: Read> Incoming<'_, R> {
     /// what was read is of no use then.
     pub fn finish(mut self) -> Result<(R, Progress), Refusal> {
         while self.next_tensor()?.is_some() {}
-        let mut errors = Vec::new();
-        for (carried, _) in self.ours.carried.iter().zip(&self.seen).filter(|(_, seen)| !**seen) {
-            errors.push(HandoffError::Missing { name: carried.name.clone(), layer: carried.layer });
-        }
+        let mut errors = self.missing();
         check::next_token(&self.course.manifest, &self.expect, &mut errors);
         check::seal(&self.course.seal(), &mut errors);
         if !errors.is_empty() {
@@ -286,6 +277,12 @@ impl<R: Read> Incoming<'_, R> {
             ends(&mut self.input, ())?;
         }
         Ok((self.input, progress))
+    }
+
+    /// Every carried tensor that no frame has had so far.
+    fn missing(&self) -> Vec<HandoffError> {
+        let unseen = self.ours.carried.iter().zip(&self.seen).filter(|(_, seen)| !**seen);
+        unseen.map(|(c, _)| missing(c)).collect()
     }
 
     /// Holds a frame's header to the contract before its tensors are read.
@@ -304,12 +301,10 @@ impl<R: Read> Incoming<'_, R> {
                 check::Found { dtype: entry.dtype, shape: &entry.shape, bytes: entry.range.len() as u64 };
             let carried = (&self.ours.carried[at], self.ours.ctx);
             check::one(carried, found, &self.course.manifest, &self.expect, &mut errors);
-            self.entries.push_back((at, entry));
+            self.due.push_back((at, entry));
         }
         if self.course.is_file() {
-            for (carried, _) in self.ours.carried.iter().zip(&self.seen).filter(|(_, seen)| !**seen) {
-                errors.push(HandoffError::Missing { name: carried.name.clone(), layer: carried.layer });
-            }
+            errors.extend(self.missing());
         }
         if errors.is_empty() { Ok(()) } else { Err(Refusal { errors }) }
     }
