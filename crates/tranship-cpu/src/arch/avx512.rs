@@ -41,7 +41,7 @@ fn mask(n: usize) -> __mmask16 {
 /// The two halves added: lane `i` and lane `i + 8`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn halves(v: __m512) -> __m256 {
+pub(super) fn halves(v: __m512) -> __m256 {
     _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v))
 }
 

@@ -20,7 +20,7 @@ const PREFETCH_BYTES: usize = 2048;
 pub(super) fn part<E: Blocks>(op: &LinearQuant<'_>, isa: Isa, share: Share<'_>) {
     // Units of 16, so that no two threads write one cache line.
     let outs = share.range(op.w.outs(), MAX_LANES);
-    if op.x.rows() == 1 && whole_registers(op, isa, outs.clone()) {
+    if whole_registers(op, isa, outs.clone()) {
         return;
     }
     let groups = piece(op.w.width() / E::GROUP);
@@ -48,35 +48,70 @@ pub(super) fn part<E: Blocks>(op: &LinearQuant<'_>, isa: Isa, share: Share<'_>) 
 /// One row by the encodings that have a kernel of their own; `false`, and nothing is done, for the others.
 #[cfg(target_arch = "x86_64")]
 fn whole_registers(op: &LinearQuant<'_>, isa: Isa, outs: Range<usize>) -> bool {
-    use crate::arch::avx512_rows::{Activations, Q4_0, Q4_1, Q8_0, dot_rows};
-    use tranship_dtype::Encoding;
-    if !matches!(isa, Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx) || op.w.outs() == 0 {
+    use crate::arch::avx512_rows as whole;
+    use tranship_dtype::Encoding as E;
+    if !matches!(isa, Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx) {
         return false;
     }
+    if op.w.outs() == 0 {
+        return true;
+    }
     assert!(isa.missing().is_none(), "{isa} is not of this machine");
-    let groups = op.x.groups(32);
-    let x = Activations {
-        codes: op.x.codes_ptr(0),
-        scale: groups.scale.as_ptr(),
-        sum: groups.scaled_sum.as_ptr(),
-    };
-    let (weights, blocks) = (op.w.row_ptr(0), op.w.width() / 32);
-    let done = |out: usize, sum: f32| {
-        // SAFETY: this thread alone has output `out`.
-        let y = unsafe { &mut op.y.range(out..out + 1)[0] };
-        *y = op.epilogue.finish(sum, out, *y);
-    };
-    // SAFETY: the weights have rows of `blocks` blocks up to `outs.end`, and so has the one row of activations, whose
-    // scales are padded to the widest vector; the instructions were asked for just now.
-    unsafe {
-        match op.encoding {
-            Encoding::Q4_0 => dot_rows::<Q4_0>(weights, blocks, x, outs, done),
-            Encoding::Q4_1 => dot_rows::<Q4_1>(weights, blocks, x, outs, done),
-            Encoding::Q8_0 => dot_rows::<Q8_0>(weights, blocks, x, outs, done),
-            _ => return false,
-        }
+    match op.encoding {
+        E::Q4_0 => whole_rows::<whole::Q4_0>(op, outs),
+        E::Q4_1 => whole_rows::<whole::Q4_1>(op, outs),
+        E::Q5_0 => whole_rows::<whole::Q5_0>(op, outs),
+        E::Q5_1 => whole_rows::<whole::Q5_1>(op, outs),
+        E::Q8_0 => whole_rows::<whole::Q8_0>(op, outs),
+        E::Q2_K => whole_rows::<whole::Q2K>(op, outs),
+        E::Q3_K => whole_rows::<whole::Q3K>(op, outs),
+        E::Q4_K => whole_rows::<whole::Q4K>(op, outs),
+        E::Q5_K => whole_rows::<whole::Q5K>(op, outs),
+        E::Q6_K => whole_rows::<whole::Q6K>(op, outs),
+        E::IQ4_NL => whole_rows::<whole::Iq4Nl>(op, outs),
+        E::IQ4_XS => whole_rows::<whole::Iq4Xs>(op, outs),
+        E::MXFP4 => whole_rows::<whole::Mxfp4>(op, outs),
+        // Made from weights, never for them.
+        E::Q8_1 | E::Q8_K => return false,
     }
     true
+}
+
+/// The same, for one encoding.
+#[cfg(target_arch = "x86_64")]
+fn whole_rows<P: crate::arch::avx512_rows::Whole>(op: &LinearQuant<'_>, outs: Range<usize>) {
+    use crate::arch::avx512_rows::{Activations, dot_rows};
+    fn with<P: crate::arch::avx512_rows::Whole, const X: usize>(op: &LinearQuant<'_>, outs: Range<usize>) {
+        let (groups, rows) = (op.x.groups(P::GROUP), op.x.rows());
+        let mut x = Activations {
+            codes: [std::ptr::null(); X],
+            scale: [std::ptr::null(); X],
+            sum: [std::ptr::null(); X],
+        };
+        for r in 0..X {
+            // Rows that are not there repeat the last.
+            let row = r.min(rows - 1);
+            x.codes[r] = op.x.codes_ptr(row);
+            x.scale[r] = groups.scale[row * groups.stride..].as_ptr();
+            x.sum[r] = groups.scaled_sum[row * groups.stride..].as_ptr();
+        }
+        let done = |r: usize, out: usize, sum: f32| {
+            if r < rows {
+                let at = r * op.stride + out;
+                // SAFETY: this thread alone has output `out`, of every row.
+                let y = unsafe { &mut op.y.range(at..at + 1)[0] };
+                *y = op.epilogue.finish(sum, out, *y);
+            }
+        };
+        // SAFETY: the weights have rows of the width up to `outs.end`, and so have the rows of activations, whose scales
+        // are padded to the widest vector; the caller has asked for the instructions.
+        unsafe { dot_rows::<P, X>(op.w.row_ptr(0), op.w.width(), x, outs, done) }
+    }
+    match op.x.rows() {
+        0 => {}
+        1 => with::<P, 1>(op, outs),
+        _ => with::<P, 4>(op, outs),
+    }
 }
 
 /// No other processor has a kernel of its own.

@@ -28,7 +28,7 @@ fn less_32(codes: u64) -> u64 {
 /// # Safety
 /// `p` has 12 readable bytes.
 #[inline(always)]
-unsafe fn six_bit_pairs(p: *const u8) -> (u64, u64) {
+pub(crate) unsafe fn six_bit_pairs(p: *const u8) -> (u64, u64) {
     // SAFETY: the caller's.
     let (a, b, c) = unsafe { (dword(p), dword(p.add(4)), dword(p.add(8))) };
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -184,6 +184,21 @@ impl Blocks for Q6K {
     }
 }
 
+/// The sixteen 6-bit scales less 32 that Q3_K packs in 12 bytes, as signed bytes.
+///
+/// # Safety
+/// `p` has 12 readable bytes.
+#[inline(always)]
+pub(crate) unsafe fn q3_k_scales(p: *const u8) -> [u64; 2] {
+    // SAFETY: the caller's.
+    let (low, high) = unsafe { (p.cast::<u64>().read_unaligned(), dword(p.add(8))) };
+    let four = 0x0f0f_0f0f_0f0f_0f0f;
+    let two = |shift: u32| u64::from((high >> shift) & 0x0303_0303) << 4;
+    let first = low & four | two(0) | two(2) << 32;
+    let second = (low >> 4) & four | two(4) | two(6) << 32;
+    [less_32(first), less_32(second)]
+}
+
 /// `hmask: [u8; 32], qs: [u8; 64], scales: [u8; 12], d: f16`: 3-bit codes less 4: two bits as in Q2_K, the third of value
 /// `i` of group of 32 number `g` in bit `g` of `hmask[i]`; sixteen 6-bit scales less 32.
 #[derive(Clone, Copy)]
@@ -218,13 +233,7 @@ impl Blocks for Q3K {
             // SAFETY: bytes 96..110 of block `b` of `n`, and its sixteen scales.
             unsafe {
                 let block = blocks.add(b * Self::BYTES);
-                let low = block.add(96).cast::<u64>().read_unaligned();
-                let high = dword(block.add(104));
-                let four = 0x0f0f_0f0f_0f0f_0f0f;
-                let two = |shift: u32| u64::from((high >> shift) & 0x0303_0303) << 4;
-                let a = low & four | two(0) | two(2) << 32;
-                let b16 = (low >> 4) & four | two(4) | two(6) << 32;
-                sixteen(s, [less_32(a), less_32(b16)], s.f16(word(block.add(108))), scale.add(b * 16));
+                sixteen(s, q3_k_scales(block.add(96)), s.f16(word(block.add(108))), scale.add(b * 16));
             }
         }
     }

@@ -12,6 +12,11 @@ mod tables;
 pub(crate) use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K, Q8K};
 pub(crate) use small::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1};
 pub(crate) use tables::{Iq4Nl, Iq4Xs, Mxfp4};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use {
+    k_quants::{q3_k_scales, six_bit_pairs},
+    tables::{E2M1, IQ4, iq4_xs_scales},
+};
 
 use crate::arch::{MAX_LANES, Simd};
 

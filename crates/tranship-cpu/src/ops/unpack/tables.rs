@@ -8,7 +8,7 @@ use super::{Blocks, Visit, dword, pad, word};
 use crate::arch::Simd;
 
 /// The sixteen values of the two IQ4 encodings, plus 127.
-static IQ4: [u8; 16] = {
+pub(crate) static IQ4: [u8; 16] = {
     let values: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
     let mut table = [0; 16];
     let mut i = 0;
@@ -20,7 +20,7 @@ static IQ4: [u8; 16] = {
 };
 
 /// Twice the sixteen values of a 4-bit float (2 exponent bits, 1 mantissa bit), plus 12.
-static E2M1: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+pub(crate) static E2M1: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
 /// `d: f16, qs: [u8; 16]`; value `d · table[q]`.
 #[derive(Clone, Copy)]
@@ -43,6 +43,22 @@ impl Blocks for Iq4Nl {
         // SAFETY: as the caller's; the scale is at byte 0.
         unsafe { half_scales(s, blocks, n, (Self::BYTES, 0), scale) }
     }
+}
+
+/// The eight scales of a block of IQ4_XS before `d`, as signed bytes.
+///
+/// # Safety
+/// Eight bytes at `block` are readable.
+#[inline(always)]
+pub(crate) unsafe fn iq4_xs_scales(block: *const u8) -> u64 {
+    // SAFETY: the caller's.
+    let (high, low) = unsafe { (u32::from(word(block.add(2))), dword(block.add(4))) };
+    let mut codes = 0u64;
+    for g in 0..8 {
+        let code = (low >> (4 * g)) & 15 | ((high >> (2 * g)) & 3) << 4;
+        codes |= u64::from(code.wrapping_sub(32) as u8) << (8 * g);
+    }
+    codes
 }
 
 /// `d: f16, scales_h: u16, scales_l: [u8; 4], qs: [u8; 128]`: eight groups of 32, each as in IQ4_NL; scale
@@ -79,12 +95,7 @@ impl Blocks for Iq4Xs {
             unsafe {
                 let block = blocks.add(b * Self::BYTES);
                 let d = s.f16(word(block));
-                let (high, low) = (u32::from(word(block.add(2))), dword(block.add(4)));
-                let mut codes = 0u64;
-                for g in 0..8 {
-                    let code = (low >> (4 * g)) & 15 | ((high >> (2 * g)) & 3) << 4;
-                    codes |= u64::from(code.wrapping_sub(32) as u8) << (8 * g);
-                }
+                let codes = iq4_xs_scales(block);
                 s.g_store(scale.add(b * 8), s.g_scaled(codes, d));
             }
         }
