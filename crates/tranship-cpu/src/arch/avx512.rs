@@ -48,34 +48,58 @@ pub(super) fn halves(v: __m512) -> __m256 {
 /// Transposes sixteen rows of sixteen words: words and pairs within 128-bit lanes, then the lanes.
 #[inline]
 #[target_feature(enable = "avx512f")]
+pub(crate) fn turned16(rows: [__m512i; 16]) -> [__m512i; 16] {
+    let mut u = [[_mm512_setzero_si512(); 4]; 4];
+    for (u, rows) in u.iter_mut().zip(rows.as_chunks::<4>().0) {
+        let [a, b, c, d] = *rows;
+        let (ab_lo, ab_hi) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        let (cd_lo, cd_hi) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        u[0] = _mm512_unpacklo_epi64(ab_lo, cd_lo);
+        u[1] = _mm512_unpackhi_epi64(ab_lo, cd_lo);
+        u[2] = _mm512_unpacklo_epi64(ab_hi, cd_hi);
+        u[3] = _mm512_unpackhi_epi64(ab_hi, cd_hi);
+    }
+    let mut out = rows;
+    for c in 0..4 {
+        let low01 = _mm512_shuffle_i32x4::<0x44>(u[0][c], u[1][c]);
+        let low23 = _mm512_shuffle_i32x4::<0x44>(u[2][c], u[3][c]);
+        let high01 = _mm512_shuffle_i32x4::<0xee>(u[0][c], u[1][c]);
+        let high23 = _mm512_shuffle_i32x4::<0xee>(u[2][c], u[3][c]);
+        out[c] = _mm512_shuffle_i32x4::<0x88>(low01, low23);
+        out[4 + c] = _mm512_shuffle_i32x4::<0xdd>(low01, low23);
+        out[8 + c] = _mm512_shuffle_i32x4::<0x88>(high01, high23);
+        out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(high01, high23);
+    }
+    out
+}
+
+/// The same of floats.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn turned16_ps(mut rows: [__m512; 16]) -> [__m512; 16] {
+    let mut words = [_mm512_setzero_si512(); 16];
+    for i in 0..16 {
+        words[i] = _mm512_castps_si512(rows[i]);
+    }
+    words = turned16(words);
+    for i in 0..16 {
+        rows[i] = _mm512_castsi512_ps(words[i]);
+    }
+    rows
+}
+
+/// The same, in memory.
+#[inline]
+#[target_feature(enable = "avx512f")]
 unsafe fn transpose16(src: *const u8, src_stride: usize, dst: *mut u8, dst_stride: usize) {
     // SAFETY: the caller gives sixteen rows of 64 bytes at both pointers.
     unsafe {
-        let mut u = [[_mm512_setzero_si512(); 4]; 4];
-        for (g, u) in u.iter_mut().enumerate() {
-            let row = |i: usize| _mm512_loadu_si512(src.add((g * 4 + i) * src_stride).cast());
-            let (a, b, c, d) = (row(0), row(1), row(2), row(3));
-            let (ab_lo, ab_hi) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-            let (cd_lo, cd_hi) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-            u[0] = _mm512_unpacklo_epi64(ab_lo, cd_lo);
-            u[1] = _mm512_unpackhi_epi64(ab_lo, cd_lo);
-            u[2] = _mm512_unpacklo_epi64(ab_hi, cd_hi);
-            u[3] = _mm512_unpackhi_epi64(ab_hi, cd_hi);
+        let mut rows = [_mm512_setzero_si512(); 16];
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = _mm512_loadu_si512(src.add(i * src_stride).cast());
         }
-        for c in 0..4 {
-            let low01 = _mm512_shuffle_i32x4::<0x44>(u[0][c], u[1][c]);
-            let low23 = _mm512_shuffle_i32x4::<0x44>(u[2][c], u[3][c]);
-            let high01 = _mm512_shuffle_i32x4::<0xee>(u[0][c], u[1][c]);
-            let high23 = _mm512_shuffle_i32x4::<0xee>(u[2][c], u[3][c]);
-            let out = [
-                _mm512_shuffle_i32x4::<0x88>(low01, low23),
-                _mm512_shuffle_i32x4::<0xdd>(low01, low23),
-                _mm512_shuffle_i32x4::<0x88>(high01, high23),
-                _mm512_shuffle_i32x4::<0xdd>(high01, high23),
-            ];
-            for (lane, out) in out.into_iter().enumerate() {
-                _mm512_storeu_si512(dst.add((lane * 4 + c) * dst_stride).cast(), out);
-            }
+        for (i, row) in turned16(rows).into_iter().enumerate() {
+            _mm512_storeu_si512(dst.add(i * dst_stride).cast(), row);
         }
     }
 }
@@ -84,6 +108,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     const LANES: usize = 16;
     const MANY_REGISTERS: bool = true;
     const X_OFFSET: u8 = 128;
+    const FUSED: bool = true;
 
     type F = __m512;
     type I = __m512i;
@@ -222,6 +247,10 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     #[inline(always)]
     unsafe fn i_store(self, p: *mut i32, v: __m512i) {
         v!(_mm512_storeu_si512(p.cast(), v))
+    }
+    #[inline(always)]
+    fn i_add(self, a: __m512i, b: __m512i) -> __m512i {
+        v!(_mm512_add_epi32(a, b))
     }
     #[inline(always)]
     fn i_sub(self, a: __m512i, b: __m512i) -> __m512i {

@@ -19,7 +19,7 @@ pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(crate) mod avx512;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_rows;
 #[cfg(target_arch = "aarch64")]
@@ -129,6 +129,14 @@ impl Isa {
             Isa::NeonI8mm => need!("neon", "dotprod", "i8mm"),
             #[allow(unreachable_patterns)]
             _ => Some("another processor family"),
+        }
+    }
+
+    /// An instruction set that every machine with `self` has, and that has no [`Simd::FUSED`].
+    pub(crate) const fn plainer(self) -> Isa {
+        match self {
+            Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => Isa::Avx2,
+            _ => self,
         }
     }
 
@@ -316,6 +324,8 @@ pub(crate) trait Simd: Copy {
     /// What 8-bit activations are offset by where they meet *signed* weights in [`Simd::dot_signed`]: 128 where
     /// the machine multiplies unsigned by signed bytes, else 0.
     const X_OFFSET: u8;
+    /// Whether [`Simd::fma`] rounds once, and integers may be made floats by it: see `BASE` in `linear_quant`.
+    const FUSED: bool = false;
     /// Whether there is [`Simd::tile_dots`].
     const TILE_DOTS: bool = false;
 
@@ -390,6 +400,10 @@ pub(crate) trait Simd: Copy {
     unsafe fn i_load(self, p: *const i32) -> Self::I;
     /// Writes `LANES` 32-bit words.
     unsafe fn i_store(self, p: *mut i32, v: Self::I);
+    /// `a + b`.
+    fn i_add(self, a: Self::I, b: Self::I) -> Self::I {
+        self.i_sub(a, self.i_sub(self.i_splat(0), b))
+    }
     /// `a - b`.
     fn i_sub(self, a: Self::I, b: Self::I) -> Self::I;
     /// The floats nearest to the integers.

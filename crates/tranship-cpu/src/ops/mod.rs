@@ -135,6 +135,12 @@ impl<'a> Weights<'a> {
         Weights { bytes: &self.bytes[rows.start * size..rows.end * size], outs: rows.len(), ..*self }
     }
 
+    /// The bytes of `count` rows from row `first` on, or of as many as there are.
+    pub(crate) fn following(&self, first: usize, count: usize) -> &'a [u8] {
+        let rows = first.min(self.outs)..(first + count).min(self.outs);
+        &self.bytes[rows.start * self.row_bytes()..rows.end * self.row_bytes()]
+    }
+
     /// The bytes of row `row`.
     pub(crate) fn row(&self, row: usize) -> &'a [u8] {
         &self.bytes[row * self.row_bytes()..(row + 1) * self.row_bytes()]

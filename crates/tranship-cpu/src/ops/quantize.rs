@@ -310,6 +310,7 @@ impl Quantize<'_> {
     }
 }
 
+/// The blocks `first .. end`, of all rows.
 struct QuantizeBlocks<'a> {
     op: Quantize<'a>,
     first: usize,
@@ -321,75 +322,185 @@ impl Kernel for QuantizeBlocks<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let out = &self.op.out;
-        let per_row = out.width / BLOCK;
-        for block in self.first..self.end {
-            let x = &self.op.x[block * BLOCK..(block + 1) * BLOCK];
-            // SAFETY: each block belongs to one thread; so do its codes, scales and sums.
+        let per_row = self.op.out.width / BLOCK;
+        let mut squares = [[0.0; MAX_LANES * MAX_LANES]; 3];
+        let mut block = self.first;
+        while block < self.end {
+            // Some blocks of one row, one for each lane.
+            let (row, i) = (block / per_row, block % per_row);
+            let held = S::LANES.min(per_row - i).min(self.end - block);
+            let together = Together { x: &self.op.x[block * BLOCK..(block + held) * BLOCK], held };
+            // SAFETY: each block belongs to one thread; so do its codes, scales and sums, and what pads its row.
             unsafe {
-                let codes = out.codes.range(block * BLOCK..(block + 1) * BLOCK);
-                let d = quantize_block(s, x, codes);
-                let offset = out.offset_codes.range(block * BLOCK..(block + 1) * BLOCK);
-                for (offset, code) in offset.iter_mut().zip(codes.iter()) {
-                    *offset = (*code as u8) ^ 0x80;
+                let codes = self.op.out.codes.range(block * BLOCK..(block + held) * BLOCK);
+                let offset = self.op.out.offset_codes.range(block * BLOCK..(block + held) * BLOCK);
+                let groups = together.quantize(s, codes, offset, &mut squares);
+                self.op.out.groups(row, i, held, &groups);
+                if i + held == per_row {
+                    self.op.out.pad(row);
                 }
-                let mut sums = [0i32; 2];
-                for (sum, codes) in sums.iter_mut().zip(codes.chunks_exact(16)) {
-                    *sum = codes.iter().map(|c| i32::from(*c)).sum();
-                }
-                let (row, i) = (block / per_row, block % per_row);
-                let at = row * out.strides[0] + i;
-                out.scale[0].range(at..at + 1)[0] = d;
-                out.scaled_sum[0].range(at..at + 1)[0] = d * (sums[0] + sums[1]) as f32;
-                let at = row * out.strides[1] + 2 * i;
-                out.scale[1].range(at..at + 2).fill(d);
-                let halves = out.scaled_sum[1].range(at..at + 2);
-                halves[0] = d * sums[0] as f32;
-                halves[1] = d * sums[1] as f32;
-                if i + 1 == per_row {
-                    out.pad(row);
-                }
+            }
+            block += held;
+        }
+    }
+}
+
+/// What some blocks that were quantized together have beside their codes: a lane for each.
+struct GroupsOf {
+    scale: [f32; MAX_LANES],
+    /// The scale times the sum of the codes, of each half of a block.
+    sums: [[f32; MAX_LANES]; 2],
+}
+
+impl QuantizedOut<'_> {
+    /// Writes scales and sums of `held` blocks of a row, from block `i` on.
+    ///
+    /// # Safety
+    /// Nobody else has them at the same time.
+    #[inline(always)]
+    unsafe fn groups(&self, row: usize, i: usize, held: usize, groups: &GroupsOf) {
+        // SAFETY: the caller's.
+        unsafe {
+            let at = row * self.strides[0] + i;
+            let scale = self.scale[0].range(at..at + held);
+            let sum = self.scaled_sum[0].range(at..at + held);
+            let at = row * self.strides[1] + 2 * i;
+            let halves = self.scale[1].range(at..at + 2 * held);
+            let half_sums = self.scaled_sum[1].range(at..at + 2 * held);
+            for j in 0..held {
+                let [low, high] = [groups.sums[0][j], groups.sums[1][j]];
+                let d = groups.scale[j];
+                scale[j] = d;
+                sum[j] = d * (low + high);
+                halves[2 * j] = d;
+                halves[2 * j + 1] = d;
+                half_sums[2 * j] = d * low;
+                half_sums[2 * j + 1] = d * high;
             }
         }
     }
 }
 
-/// Quantizes 32 values; gives their scale.
-#[inline(always)]
-fn quantize_block<S: Simd>(s: S, x: &[f32], codes: &mut [i8]) -> f32 {
-    assert!(x.len() == BLOCK && codes.len() == BLOCK);
-    let (mut max, mut lost) = (s.splat(0.0), s.splat(0.0));
-    for i in 0..BLOCK / S::LANES {
-        // SAFETY: `x` has 32 floats.
-        let v = unsafe { s.load(x.as_ptr().add(i * S::LANES)) };
-        max = s.max(max, s.abs(v));
-        // Zero, or NaN once a value is not finite: the whole block is NaN then, as the encoding is defined.
-        lost = s.fma(v, s.splat(0.0), lost);
-    }
-    let lost = s.reduce_add(lost);
-    // Codes come from the scale before it is rounded: the definition of the encoding.
-    let exact = s.reduce_max(max) / 127.0;
-    let d = round_scale(s, exact) + lost;
-    // A scale of 0 leaves only zeros: its inverse must not be infinite.
-    let inverse = if exact > 0.0 { (1.0 / exact).min(f32::MAX) } else { 0.0 };
-    let (inverse, limit) = (s.splat(inverse), s.splat(127.0));
-    for i in 0..BLOCK / S::LANES {
-        // SAFETY: `x` has 32 floats, `codes` 32 bytes.
-        unsafe {
-            let q = s.round(s.mul(s.load(x.as_ptr().add(i * S::LANES)), inverse));
-            // The rounded scale may be a little too small.
-            let q = s.max(s.min(q, limit), s.sub(s.splat(0.0), limit));
-            s.i_store_i8(codes.as_mut_ptr().add(i * S::LANES), s.f_to_i(q));
-        }
-    }
-    d
+/// Room for as many vectors as have lanes.
+type Square = [f32; MAX_LANES * MAX_LANES];
+
+/// As many blocks as there are lanes, or fewer.
+struct Together<'a> {
+    x: &'a [f32],
+    held: usize,
 }
 
-/// `d` in half precision: infinite past its range.
+impl Together<'_> {
+    /// Codes, also with 128 added, and the groups.
+    #[inline(always)]
+    fn quantize<S: Simd>(
+        &self,
+        s: S,
+        codes: &mut [i8],
+        offset: &mut [u8],
+        [low, high, turned]: &mut [Square; 3],
+    ) -> GroupsOf {
+        let vectors = BLOCK / S::LANES;
+        assert!(self.x.len() == self.held * BLOCK && codes.len() == self.x.len() && self.held <= S::LANES);
+        // A row for each block: what is left of it in each lane. Turned, the lanes are blocks.
+        let mut lost = [s.splat(0.0); 2];
+        for block in 0..self.held {
+            let mut most = s.splat(0.0);
+            for i in 0..vectors {
+                // SAFETY: 32 floats of each block.
+                let v = unsafe { s.load(self.x.as_ptr().add(block * BLOCK + i * S::LANES)) };
+                most = s.max(most, s.abs(v));
+                // Zero, or NaN once a value is not finite: the whole block is NaN then, as the encoding is defined.
+                lost[i % 2] = s.fma(v, s.splat(0.0), lost[i % 2]);
+            }
+            // SAFETY: row `block` of the square.
+            unsafe { s.store(low.as_mut_ptr().add(block * S::LANES), most) };
+        }
+        let most = fold_turned(s, low, turned, |a, b| s.max(a, b));
+        let exact = s.div(most, s.splat(127.0));
+        // Codes come from the scale before it is rounded: the definition of the encoding. A scale of 0 leaves only zeros: its
+        // inverse must not be infinite.
+        let inverse = s.min(s.div(s.splat(1.0), exact), s.splat(f32::MAX));
+        let inverse = s.select_ge(s.splat(0.0), exact, s.splat(0.0), inverse);
+        let mut groups = GroupsOf { scale: [0.0; MAX_LANES], sums: [[0.0; MAX_LANES]; 2] };
+        let (mut inverses, mut halves) = ([0f32; MAX_LANES], [0u16; MAX_LANES]);
+        // SAFETY: room for the widest vector.
+        unsafe {
+            s.store(inverses.as_mut_ptr(), inverse);
+            s.store_f16(halves.as_mut_ptr(), exact);
+            s.store(groups.scale.as_mut_ptr(), s.load_f16(halves.as_ptr()));
+        }
+        for block in 0..self.held {
+            // SAFETY: 32 floats and as many codes of each block, and row `block` of each square.
+            unsafe {
+                let x = self.x.as_ptr().add(block * BLOCK);
+                let sums = codes_of(s, x, s.splat(inverses[block]), codes.as_mut_ptr().add(block * BLOCK));
+                s.store(low.as_mut_ptr().add(block * S::LANES), sums[0]);
+                s.store(high.as_mut_ptr().add(block * S::LANES), sums[1]);
+            }
+        }
+        for (sums, square) in groups.sums.iter_mut().zip([low, high]) {
+            // SAFETY: room for the widest vector.
+            unsafe { s.store(sums.as_mut_ptr(), fold_turned(s, square, turned, |a, b| s.add(a, b))) };
+        }
+        // Not at once: what has just been written in parts is slow to read as a whole.
+        for at in (0..codes.len()).step_by(BLOCK) {
+            // SAFETY: 32 codes of each block.
+            unsafe {
+                let codes = s.b_load(codes.as_ptr().add(at).cast());
+                s.b_store(offset.as_mut_ptr().add(at), s.b_xor(codes, s.b_splat(0x80)));
+            }
+        }
+        if s.reduce_add(s.add(lost[0], lost[1])).is_nan() {
+            self.spoil(&mut groups);
+        }
+        groups
+    }
+
+    /// Makes the scales of blocks with values that are not finite NaN.
+    #[cold]
+    fn spoil(&self, groups: &mut GroupsOf) {
+        for (block, scale) in self.x.chunks_exact(BLOCK).zip(&mut groups.scale) {
+            if block.iter().any(|v| !v.is_finite()) {
+                *scale = f32::NAN;
+            }
+        }
+    }
+}
+
+/// Combines the lanes of each of the square's rows: lane `i` of the result is of row `i`.
 #[inline(always)]
-fn round_scale<S: Simd>(s: S, d: f32) -> f32 {
-    let mut half = [0u16; MAX_LANES];
-    // SAFETY: `half` has room for the widest vector.
-    unsafe { s.store_f16(half.as_mut_ptr(), s.splat(d)) };
-    s.f16(half[0])
+fn fold_turned<S: Simd>(s: S, square: &Square, turned: &mut Square, f: impl Fn(S::F, S::F) -> S::F) -> S::F {
+    // SAFETY: both have `LANES` rows of `LANES` floats.
+    unsafe {
+        s.transpose(square.as_ptr().cast(), S::LANES * 4, turned.as_mut_ptr().cast(), S::LANES * 4);
+        let mut all = s.load(turned.as_ptr());
+        for i in 1..S::LANES {
+            all = f(all, s.load(turned.as_ptr().add(i * S::LANES)));
+        }
+        all
+    }
+}
+
+/// Writes the codes of a block; gives the vectors of sums of its halves.
+///
+/// # Safety
+/// `x` has 32 floats, `codes` room for 32.
+#[inline(always)]
+unsafe fn codes_of<S: Simd>(s: S, x: *const f32, inverse: S::F, codes: *mut i8) -> [S::F; 2] {
+    let limit = s.splat(127.0);
+    let least = s.sub(s.splat(0.0), limit);
+    let mut sums = [s.splat(0.0); 2];
+    for i in 0..BLOCK / S::LANES {
+        // SAFETY: the caller's.
+        unsafe {
+            let q = s.round(s.mul(s.load(x.add(i * S::LANES)), inverse));
+            // The rounded inverse may be a little too great.
+            let q = s.max(s.min(q, limit), least);
+            s.i_store_i8(codes.add(i * S::LANES), s.f_to_i(q));
+            let sum = &mut sums[i * S::LANES / 16];
+            *sum = s.add(*sum, q);
+        }
+    }
+    sums
 }

@@ -1,4 +1,4 @@
-//! Some rows of activations by rows of block-encoded weights, in whole 512-bit registers: the kernel that decoding spends
+//! One row of activations by rows of block-encoded weights, in whole 512-bit registers: the kernel that decoding spends
 //! its time in.
 //!
 //! A register holds 64 codes, and one 8-bit dot product instruction gives 16 sums: eight for each group of 32 values, or
@@ -12,11 +12,14 @@
 mod small;
 mod super_blocks;
 
-pub(crate) use small::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
-pub(crate) use super_blocks::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
+use super::avx2::reduce8x4;
+use super::avx512::{halves, turned16, turned16_ps};
+use small::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+use super_blocks::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 
 use std::arch::x86_64::*;
 use std::ops::Range;
+use tranship_dtype::Encoding;
 
 /// Groups whose scales are made together.
 const GROUPS: usize = 16;
@@ -48,79 +51,233 @@ pub(crate) trait Whole {
     /// # Safety
     /// The codes' blocks are there. The processor has the instructions of [`dot_rows`].
     unsafe fn codes(at: *const u8, i: usize, half: bool) -> __m512i;
+
+    /// The same codes of sixteen rows, each from its block on: four values deep in sixteen registers, a lane for each row. With
+    /// `half`, in the first eight of them.
+    ///
+    /// # Safety
+    /// As [`Whole::codes`], for each row.
+    #[inline(always)]
+    unsafe fn quads(rows: Rows, i: usize, half: bool) -> [__m512i; 16] {
+        // Loops, here and below, where a closure would do: one that is not inlined has lost the instruction set.
+        // SAFETY: the caller's.
+        unsafe {
+            let mut codes = [_mm512_setzero_si512(); GROUPS];
+            for (row, codes) in codes.iter_mut().enumerate() {
+                *codes = Self::codes(rows.row(row), i, half);
+            }
+            turned16(codes)
+        }
+    }
+
+    /// The same scales of sixteen rows, of groups of each from its block on; registers past `held` are anything.
+    ///
+    /// # Safety
+    /// As [`Whole::scales`], for each row.
+    #[inline(always)]
+    unsafe fn turned_scales(rows: Rows, held: usize) -> TurnedScales {
+        let zero = unsafe { _mm512_setzero_ps() };
+        let mut all = TurnedScales { scale: [zero; GROUPS], min: [zero; GROUPS] };
+        // SAFETY: the caller's.
+        unsafe {
+            for row in 0..GROUPS {
+                (all.scale[row], all.min[row]) = Self::scales(rows.row(row), held);
+            }
+            all.scale = turned16_ps(all.scale);
+            if Self::MINS {
+                all.min = turned16_ps(all.min);
+            }
+        }
+        all
+    }
 }
 
-/// `X` rows of 8-bit activation blocks.
+/// Scales and mins of some groups of sixteen rows: a register for each group, a lane for each row.
+pub(crate) struct TurnedScales {
+    pub(crate) scale: [__m512; GROUPS],
+    pub(crate) min: [__m512; GROUPS],
+}
+
+/// Sixteen rows of weights, or as much of them as begins at one block.
 #[derive(Clone, Copy)]
-pub(crate) struct Activations<const X: usize> {
-    /// Codes of each row.
-    pub codes: [*const i8; X],
-    /// Scales of the groups of each row, and these times the sums of their codes; padded to sixteen.
-    pub scale: [*const f32; X],
-    pub sum: [*const f32; X],
+pub(crate) struct Rows {
+    pub(crate) first: *const u8,
+    /// Bytes from one row to the next.
+    pub(crate) stride: usize,
 }
 
-/// The dot products of each row of `x` with the weight rows `outs`: `done` is given the row of `x`, the number of the
-/// weight row, and the sum.
+impl Rows {
+    /// Where row `row` begins.
+    #[inline(always)]
+    pub(crate) fn row(self, row: usize) -> *const u8 {
+        self.first.wrapping_add(row * self.stride)
+    }
+
+    /// The same rows, some bytes on.
+    #[inline(always)]
+    pub(crate) fn on(self, bytes: usize) -> Rows {
+        Rows { first: self.first.wrapping_add(bytes), ..self }
+    }
+}
+
+/// Sixteen bytes of rows `e`, `4 + e`, `8 + e` and `12 + e`.
+///
+/// # Safety
+/// As [`turned4`].
+#[inline(always)]
+unsafe fn quarters(rows: Rows, e: usize) -> __m512i {
+    // SAFETY: as the caller's.
+    unsafe {
+        let one = _mm512_broadcast_i32x4(_mm_loadu_si128(rows.row(e).cast()));
+        let two = _mm512_mask_broadcast_i32x4(one, 0x00f0, _mm_loadu_si128(rows.row(4 + e).cast()));
+        let three = _mm512_mask_broadcast_i32x4(two, 0x0f00, _mm_loadu_si128(rows.row(8 + e).cast()));
+        _mm512_mask_broadcast_i32x4(three, 0xf000, _mm_loadu_si128(rows.row(12 + e).cast()))
+    }
+}
+
+/// Sixteen bytes of each of sixteen rows: four bytes deep, a lane for each row.
+///
+/// # Safety
+/// They are there. The processor has AVX-512 F.
+#[inline(always)]
+unsafe fn turned4(rows: Rows) -> [__m512i; 4] {
+    // SAFETY: as the caller's.
+    unsafe {
+        let (a, b, c, d) = (quarters(rows, 0), quarters(rows, 1), quarters(rows, 2), quarters(rows, 3));
+        let (ab_lo, ab_hi) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        let (cd_lo, cd_hi) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        [
+            _mm512_unpacklo_epi64(ab_lo, cd_lo),
+            _mm512_unpackhi_epi64(ab_lo, cd_lo),
+            _mm512_unpacklo_epi64(ab_hi, cd_hi),
+            _mm512_unpackhi_epi64(ab_hi, cd_hi),
+        ]
+    }
+}
+
+/// The first four of sixteen bytes of each row, a lane for each.
+///
+/// # Safety
+/// As [`turned4`].
+#[inline(always)]
+unsafe fn first_words(rows: Rows) -> __m512i {
+    // SAFETY: as the caller's.
+    unsafe {
+        let ab = _mm512_unpacklo_epi32(quarters(rows, 0), quarters(rows, 1));
+        let cd = _mm512_unpacklo_epi32(quarters(rows, 2), quarters(rows, 3));
+        _mm512_unpacklo_epi64(ab, cd)
+    }
+}
+
+/// The low halves of sixteen bytes of each row, then their high halves: eight registers of [`Whole::quads`].
+///
+/// # Safety
+/// As [`turned4`]. The processor has AVX-512 BW.
+#[inline(always)]
+unsafe fn turned_nibbles(rows: Rows) -> [__m512i; 8] {
+    // SAFETY: as the caller's.
+    unsafe {
+        let bytes = turned4(rows);
+        let mut codes = [_mm512_setzero_si512(); 8];
+        for i in 0..4 {
+            codes[i] = _mm512_and_si512(bytes[i], _mm512_set1_epi8(15));
+            codes[4 + i] = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes[i]), _mm512_set1_epi8(15));
+        }
+        codes
+    }
+}
+
+/// Two times eight registers.
+#[inline(always)]
+fn both(first: [__m512i; 8], second: [__m512i; 8]) -> [__m512i; 16] {
+    let ([a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]) = (first, second);
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+}
+
+/// Work that is generic over an encoding.
+pub(crate) trait WithWhole {
+    /// Does the work for one.
+    fn with<P: Whole>(self);
+}
+
+/// Does `work` for `encoding`; `false`, and nothing is done, for an encoding that is made for activations alone.
+pub(crate) fn with_whole(encoding: Encoding, work: impl WithWhole) -> bool {
+    match encoding {
+        Encoding::Q4_0 => work.with::<Q4_0>(),
+        Encoding::Q4_1 => work.with::<Q4_1>(),
+        Encoding::Q5_0 => work.with::<Q5_0>(),
+        Encoding::Q5_1 => work.with::<Q5_1>(),
+        Encoding::Q8_0 => work.with::<Q8_0>(),
+        Encoding::Q2_K => work.with::<Q2K>(),
+        Encoding::Q3_K => work.with::<Q3K>(),
+        Encoding::Q4_K => work.with::<Q4K>(),
+        Encoding::Q5_K => work.with::<Q5K>(),
+        Encoding::Q6_K => work.with::<Q6K>(),
+        Encoding::IQ4_NL => work.with::<Iq4Nl>(),
+        Encoding::IQ4_XS => work.with::<Iq4Xs>(),
+        Encoding::MXFP4 => work.with::<Mxfp4>(),
+        Encoding::Q8_1 | Encoding::Q8_K => return false,
+    }
+    true
+}
+
+/// One row of 8-bit activation blocks.
+#[derive(Clone, Copy)]
+pub(crate) struct Activations {
+    pub codes: *const i8,
+    /// Scales of the groups, and these times the sums of their codes; padded to sixteen.
+    pub scale: *const f32,
+    pub sum: *const f32,
+}
+
+/// The dot products of `x` with the weight rows `outs`, each given to `done` with its number.
 ///
 /// # Safety
 /// `weights` are rows of `width` values, at least `outs.end` of them; `x` has as many values. The processor has the
 /// instructions that are named here.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(crate) unsafe fn dot_rows<P: Whole, const X: usize>(
+pub(crate) unsafe fn dot_rows<P: Whole>(
     weights: *const u8,
     width: usize,
-    x: Activations<X>,
+    x: Activations,
     outs: Range<usize>,
-    mut done: impl FnMut(usize, usize, f32),
+    mut done: impl FnMut(usize, f32),
 ) {
     let row_bytes = width / P::LEN * P::BYTES;
-    let mut out = outs.start;
-    // SAFETY: all rows that are asked for are of the weights.
-    unsafe {
-        if X == 1 {
-            let part = outs.len() / ROWS;
-            let between = part * row_bytes;
-            for i in 0..part {
-                let first = weights.add((outs.start + i) * row_bytes);
-                let sums = tile::<P, ROWS, X>(first, between, width, &x);
-                let sums = super::avx2::reduce8x4(sums.map(|sums| super::avx512::halves(sums[0])));
-                for (r, sum) in sums.into_iter().enumerate() {
-                    done(0, outs.start + r * part + i, sum);
-                }
-            }
-            out += part * ROWS;
+    let row = |out: usize| weights.wrapping_add(out * row_bytes);
+    let part = outs.len() / ROWS;
+    for i in 0..part {
+        let numbers: [usize; ROWS] = std::array::from_fn(|r| outs.start + r * part + i);
+        // SAFETY: all rows that are asked for are of the weights.
+        let sums = unsafe { tile::<P, ROWS>(numbers.map(row), width, x) };
+        let [a, b, c, d] = sums;
+        let sums = reduce8x4([halves(a), halves(b), halves(c), halves(d)]);
+        for (out, sum) in numbers.into_iter().zip(sums) {
+            done(out, sum);
         }
-        for out in out..outs.end {
-            let row = weights.add(out * row_bytes);
-            let [sums] = tile::<P, 1, X>(row, row_bytes, width, &x);
-            for (r, sum) in sums.into_iter().enumerate() {
-                done(r, out, _mm512_reduce_add_ps(sum));
-            }
-        }
+    }
+    for out in outs.start + part * ROWS..outs.end {
+        // SAFETY: as above.
+        let [sums] = unsafe { tile::<P, 1>([row(out)], width, x) };
+        done(out, _mm512_reduce_add_ps(sums));
     }
 }
 
-/// Lanes whose sum is the dot product, of `R` weight rows from `first` on with each row of `x`.
+/// Lanes whose sum is the dot product, of `R` weight rows with `x`.
 ///
 /// # Safety
 /// As [`dot_rows`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn tile<P: Whole, const R: usize, const X: usize>(
-    first: *const u8,
-    row_bytes: usize,
+unsafe fn tile<P: Whole, const R: usize>(
+    mut rows: [*const u8; R],
     width: usize,
-    x: &Activations<X>,
-) -> [[__m512; X]; R] {
+    x: Activations,
+) -> [__m512; R] {
     let zero = _mm512_setzero_ps();
-    let mut tile = Tile { sums: [[zero; X]; R], low: [[zero; X]; R], products: [[zero; X]; R], x };
+    let mut tile = Tile { sums: [zero; R], low: [zero; R], products: [zero; R], x };
     let groups = width / P::GROUP;
     let (step_bytes, pairs) = (GROUPS * P::GROUP / P::LEN * P::BYTES, GROUPS * P::GROUP / 64);
-    let mut rows = [first; R];
-    for (r, row) in rows.iter_mut().enumerate() {
-        *row = row.wrapping_add(r * row_bytes);
-    }
     let mut group = 0;
     // SAFETY: the groups from `group` on are of the rows, whose pointers keep pace.
     unsafe {
@@ -145,24 +302,22 @@ unsafe fn tile<P: Whole, const R: usize, const X: usize>(
     }
     let low_weight = _mm512_set1_ps(if P::MINS { 1.0 } else { -P::ZERO });
     for r in 0..R {
-        for x in 0..X {
-            tile.sums[r][x] = _mm512_fmadd_ps(tile.low[r][x], low_weight, tile.sums[r][x]);
-        }
+        tile.sums[r] = _mm512_fmadd_ps(tile.low[r], low_weight, tile.sums[r]);
     }
     tile.sums
 }
 
 /// What is in registers.
-struct Tile<'a, const R: usize, const X: usize> {
-    sums: [[__m512; X]; R],
+struct Tile<const R: usize> {
+    sums: [__m512; R],
     /// What mins or zero points add.
-    low: [[__m512; X]; R],
+    low: [__m512; R],
     /// Products of scales of sixteen groups.
-    products: [[__m512; X]; R],
-    x: &'a Activations<X>,
+    products: [__m512; R],
+    x: Activations,
 }
 
-impl<const R: usize, const X: usize> Tile<'_, R, X> {
+impl<const R: usize> Tile<R> {
     /// The products of scales of `held` groups from `group` on.
     ///
     /// # Safety
@@ -174,12 +329,10 @@ impl<const R: usize, const X: usize> Tile<'_, R, X> {
             // SAFETY: the caller's; the activations' scales and sums are padded to sixteen.
             unsafe {
                 let (scale, min) = P::scales(rows[r], held);
-                for x in 0..X {
-                    let d = _mm512_loadu_ps(self.x.scale[x].add(group));
-                    let sum = _mm512_loadu_ps(self.x.sum[x].add(group));
-                    self.products[r][x] = _mm512_mul_ps(scale, d);
-                    self.low[r][x] = _mm512_fmadd_ps(if P::MINS { min } else { scale }, sum, self.low[r][x]);
-                }
+                let d = _mm512_loadu_ps(self.x.scale.add(group));
+                let sum = _mm512_loadu_ps(self.x.sum.add(group));
+                self.products[r] = _mm512_mul_ps(scale, d);
+                self.low[r] = _mm512_fmadd_ps(if P::MINS { min } else { scale }, sum, self.low[r]);
             }
         }
     }
@@ -193,20 +346,17 @@ impl<const R: usize, const X: usize> Tile<'_, R, X> {
     unsafe fn pair<P: Whole>(&mut self, rows: [*const u8; R], group: usize, pair: usize, half: bool) {
         let lanes = lanes_of(pair, P::GROUP);
         let at = group * P::GROUP + 64 * pair;
-        let mask = if half { 0xffff_ffff } else { u64::MAX };
         // SAFETY: the caller's.
         unsafe {
-            let mut xs = [_mm512_setzero_si512(); X];
-            for x in 0..X {
-                xs[x] = _mm512_maskz_loadu_epi8(mask, self.x.codes[x].add(at));
-            }
+            let x = if half {
+                _mm512_maskz_loadu_epi8(0xffff_ffff, self.x.codes.add(at))
+            } else {
+                _mm512_loadu_si512(self.x.codes.add(at).cast())
+            };
             for r in 0..R {
-                let codes = P::codes(rows[r], pair, half);
-                for x in 0..X {
-                    let dots = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, xs[x]);
-                    let scale = _mm512_permutexvar_ps(lanes, self.products[r][x]);
-                    self.sums[r][x] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, self.sums[r][x]);
-                }
+                let dots = _mm512_dpbusd_epi32(_mm512_setzero_si512(), P::codes(rows[r], pair, half), x);
+                let scale = _mm512_permutexvar_ps(lanes, self.products[r]);
+                self.sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, self.sums[r]);
             }
         }
     }

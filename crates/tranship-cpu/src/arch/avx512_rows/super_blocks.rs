@@ -2,8 +2,8 @@
 //!
 //! 64 codes come from 32 bytes in both halves of a register, each half shifted by as much as its group asks for.
 
-use super::Whole;
-use super::small::looked_up;
+use super::small::{all_looked_up, looked_up};
+use super::{Rows, Whole, both, turned_nibbles};
 use crate::ops::unpack::{IQ4, iq4_xs_scales, q3_k_scales, six_bit_pairs};
 use std::arch::x86_64::*;
 
@@ -40,6 +40,16 @@ unsafe fn twice(p: *const u8) -> __m512i {
     unsafe { _mm512_broadcast_i64x4(_mm256_loadu_si256(p.cast())) }
 }
 
+/// One 16-bit number in the first half, another in the second.
+///
+/// # Safety
+/// The processor has AVX-512 BW.
+#[inline(always)]
+unsafe fn by(first: i16, second: i16) -> __m512i {
+    // SAFETY: as the caller's.
+    unsafe { _mm512_mask_blend_epi64(0xf0, _mm512_set1_epi16(first), _mm512_set1_epi16(second)) }
+}
+
 /// Shifts the words of the first half right by `first` and those of the other by `second`; to the left where negative.
 ///
 /// # Safety
@@ -48,10 +58,6 @@ unsafe fn twice(p: *const u8) -> __m512i {
 unsafe fn shifted(v: __m512i, first: i16, second: i16) -> __m512i {
     // SAFETY: as the caller's.
     unsafe {
-        let by = |first: i16, second: i16| {
-            let (a, b) = (_mm512_set1_epi16(first), _mm512_set1_epi16(second));
-            _mm512_mask_blend_epi64(0xf0, a, b)
-        };
         if first <= 0 && second <= 0 {
             _mm512_sllv_epi16(v, by(-first, -second))
         } else if first >= 0 && second >= 0 {
@@ -129,6 +135,16 @@ impl Whole for Q4K {
         unsafe {
             let q = twice(at.add(i / 4 * Self::BYTES + 16 + i % 4 * 32));
             _mm512_and_si512(shifted(q, 0, 4), _mm512_set1_epi8(15))
+        }
+    }
+    #[inline(always)]
+    unsafe fn quads(rows: Rows, i: usize, _: bool) -> [__m512i; 16] {
+        // SAFETY: 32 of the bytes 16..144 of a block of each row.
+        unsafe {
+            let rows = rows.on(i / 4 * Self::BYTES + 16 + i % 4 * 32);
+            let [a, b, c, d, i, j, k, l] = turned_nibbles(rows);
+            let [e, f, g, h, m, n, o, p] = turned_nibbles(rows.on(16));
+            [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
         }
     }
 }
@@ -293,6 +309,14 @@ impl Whole for Iq4Xs {
             let shift = _mm512_set_epi64(high, high, 0, 0, high, high, 0, 0);
             let codes = _mm512_and_si512(_mm512_srlv_epi16(q, shift), _mm512_set1_epi8(15));
             looked_up(&IQ4, codes)
+        }
+    }
+    #[inline(always)]
+    unsafe fn quads(rows: Rows, i: usize, _: bool) -> [__m512i; 16] {
+        // SAFETY: 32 of the bytes 8..136 of a block of each row.
+        unsafe {
+            let rows = rows.on(i / 4 * Self::BYTES + 8 + i % 4 * 32);
+            all_looked_up(&IQ4, both(turned_nibbles(rows), turned_nibbles(rows.on(16))))
         }
     }
 }

@@ -11,8 +11,6 @@ use tranship_dtype::DType;
 
 /// Weight rows that are in flight together.
 const OUTS: usize = 4;
-/// How far ahead weights are asked for.
-const PREFETCH_BYTES: usize = 1024;
 
 /// This thread's share of the outputs.
 pub(super) fn part(op: &LinearF32<'_>, isa: Isa, share: Share<'_>) {
@@ -69,29 +67,37 @@ impl<T: Format, const R: usize> Kernel for Dots<'_, T, R> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let op = self.op;
-        for out in self.outs.clone().step_by(OUTS) {
-            let held = OUTS.min(self.outs.end - out);
-            let mut w = [std::ptr::null(); OUTS];
-            for (i, w) in w.iter_mut().enumerate() {
-                // Outputs that are not there repeat the last.
-                *w = self.w.wrapping_add((out - self.outs.start + i.min(held - 1)) * self.stride);
-            }
-            // SAFETY: each of `w` is a weight row of the width.
-            let sums = unsafe { self.sums(s, w) };
-            for (r, sums) in sums.into_iter().enumerate() {
-                let at = r * op.y_stride + out;
-                // SAFETY: this thread alone has these outputs, of every row.
-                let y = unsafe { op.y.range(at..at + held) };
-                for (i, y) in y.iter_mut().enumerate() {
-                    *y = op.epilogue.finish(sums[i], out + i, *y);
-                }
-            }
+        // Rows that are far from each other are streams of their own, which processors fetch ahead of their readers.
+        let (Range { start, end }, part) = (self.outs.clone(), self.outs.len() / OUTS);
+        for i in 0..part {
+            self.outs(s, std::array::from_fn(|r| start + r * part + i), OUTS);
+        }
+        // Outputs that are not there repeat the last.
+        let first = start + part * OUTS;
+        if first < end {
+            self.outs(s, std::array::from_fn(|r| (first + r).min(end - 1)), end - first);
         }
     }
 }
 
 impl<T: Format, const R: usize> Dots<'_, T, R> {
+    /// The first `held` of some outputs, of every row.
+    #[inline(always)]
+    fn outs<S: Simd>(&self, s: S, outs: [usize; OUTS], held: usize) {
+        let op = self.op;
+        let w = outs.map(|out| self.w.wrapping_add((out - self.outs.start) * self.stride));
+        // SAFETY: each of `w` is a weight row of the width.
+        let sums = unsafe { self.sums(s, w) };
+        for (r, sums) in sums.into_iter().enumerate() {
+            for (out, sum) in outs.into_iter().zip(sums).take(held) {
+                let at = r * op.y_stride + out;
+                // SAFETY: this thread alone has this output, of every row.
+                let y = unsafe { &mut op.y.range(at..at + 1)[0] };
+                *y = op.epilogue.finish(sum, out, *y);
+            }
+        }
+    }
+
     /// The dot products of every row with each of four weight rows.
     #[inline(always)]
     unsafe fn sums<S: Simd>(&self, s: S, w: [*const u8; OUTS]) -> [[f32; OUTS]; R] {
@@ -104,9 +110,7 @@ impl<T: Format, const R: usize> Dots<'_, T, R> {
             while at + S::LANES <= width {
                 let mut wide = [s.splat(0.0); OUTS];
                 for (i, wide) in wide.iter_mut().enumerate() {
-                    let p = w[i].add(at * T::BYTES);
-                    s.prefetch(p.wrapping_add(PREFETCH_BYTES));
-                    *wide = T::load(s, p);
+                    *wide = T::load(s, w[i].add(at * T::BYTES));
                 }
                 for (r, acc) in acc.iter_mut().enumerate() {
                     let x = s.load(x.add(r * stride + at));

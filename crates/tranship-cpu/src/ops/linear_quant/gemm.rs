@@ -13,12 +13,20 @@ use crate::scratch::with_scratch;
 use std::marker::PhantomData;
 use std::ops::Range;
 
+/// `1.5 · 2^23`: its bits plus an integer of at most 22 bits and a sign are the float that is so much greater. Sums of a
+/// group's products, at most `32 · 255 · 127`, that begin with these bits need no conversion: one fused multiplication
+/// takes this times the scale from the product, and rounds as the product of the converted sum would. That holds where
+/// three times the scale is exact, as it is of half-precision numbers times small integers.
+const BASE: f32 = 12_582_912.0;
+
 /// This thread's share of the outputs.
 pub(super) fn part<E: Blocks>(op: &LinearQuant<'_>, isa: Isa, share: Share<'_>) {
     let outs = share.range(op.w.outs(), MAX_PANEL);
     if outs.is_empty() {
         return;
     }
+    // Scales with more bits than three times theirs would leave take the kernels that convert sums.
+    let isa = if E::SHORT_SCALES { isa } else { isa.plainer() };
     let groups = op.w.width() / E::GROUP;
     let kind = Kind { group: E::GROUP, mins: E::MINS, wide: E::WIDE };
     let for_amx = amx_floats(op, isa, groups);
@@ -28,14 +36,28 @@ pub(super) fn part<E: Blocks>(op: &LinearQuant<'_>, isa: Isa, share: Share<'_>) 
         let panel = Panel::new(scratch, op.w.width(), groups);
         for first in outs.clone().step_by(MAX_PANEL) {
             let outs = first..(first + MAX_PANEL).min(outs.end);
-            isa.dispatch_bytes(Fill::<E> { w: op.w, outs: outs.clone(), panel, encoding: PhantomData });
+            if !whole_registers(op, isa, outs.clone(), panel) {
+                isa.dispatch_bytes(Fill::<E> { w: op.w, outs: outs.clone(), panel, encoding: PhantomData });
+            }
             if for_amx > 0 {
                 amx_tiles(op, isa, &panel, outs, kind, scales);
             } else {
-                tiles(op, isa, &panel, outs, kind);
+                let ahead = op.w.following(outs.end, MAX_PANEL);
+                tiles(op, isa, &panel, outs, kind, ahead);
             }
         }
     });
+}
+
+/// Makes a panel as some processors do it; `false`, and nothing is done, for the others.
+fn whole_registers(op: &LinearQuant<'_>, isa: Isa, outs: Range<usize>, panel: Panel) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return super::fill::fill(op.w, isa, outs, panel);
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (op, isa, outs, panel);
+        false
+    }
 }
 
 /// What tiles must know of an encoding.
@@ -47,13 +69,13 @@ struct Kind {
 }
 
 /// All rows by one panel.
-fn tiles(op: &LinearQuant<'_>, isa: Isa, panel: &Panel, outs: Range<usize>, kind: Kind) {
+fn tiles(op: &LinearQuant<'_>, isa: Isa, panel: &Panel, outs: Range<usize>, kind: Kind, ahead: &[u8]) {
     match (kind.group, kind.mins, kind.wide) {
-        (32, true, _) => isa.dispatch_bytes(Tiles::<32, true, false> { op, panel, outs }),
-        (32, false, false) => isa.dispatch_bytes(Tiles::<32, false, false> { op, panel, outs }),
-        (32, false, true) => isa.dispatch_bytes(Tiles::<32, false, true> { op, panel, outs }),
-        (16, true, _) => isa.dispatch_bytes(Tiles::<16, true, false> { op, panel, outs }),
-        (16, false, false) => isa.dispatch_bytes(Tiles::<16, false, false> { op, panel, outs }),
+        (32, true, _) => isa.dispatch_bytes(Tiles::<32, true, false> { op, panel, outs, ahead }),
+        (32, false, false) => isa.dispatch_bytes(Tiles::<32, false, false> { op, panel, outs, ahead }),
+        (32, false, true) => isa.dispatch_bytes(Tiles::<32, false, true> { op, panel, outs, ahead }),
+        (16, true, _) => isa.dispatch_bytes(Tiles::<16, true, false> { op, panel, outs, ahead }),
+        (16, false, false) => isa.dispatch_bytes(Tiles::<16, false, false> { op, panel, outs, ahead }),
         (group, _, wide) => unreachable!("no encoding has groups of {group}, wide: {wide}"),
     }
 }
@@ -98,6 +120,8 @@ struct Tiles<'a, const GROUP: usize, const MINS: bool, const WIDE: bool> {
     op: &'a LinearQuant<'a>,
     panel: &'a Panel,
     outs: Range<usize>,
+    /// The weights of the next panel.
+    ahead: &'a [u8],
 }
 
 impl<const GROUP: usize, const MINS: bool, const WIDE: bool> Kernel for Tiles<'_, GROUP, MINS, WIDE> {
@@ -115,16 +139,21 @@ impl<const GROUP: usize, const MINS: bool, const WIDE: bool> Tiles<'_, GROUP, MI
     fn rows<S: Simd, const M: usize, const HALF: usize, const NT: usize>(&self, s: S) {
         let rows = self.op.x.rows();
         let mut out = self.outs.start;
+        // The next panel's weights come while this one is multiplied: some lines for each group of each tile.
+        let groups = self.op.x.width() / GROUP;
+        let tiles = rows.div_ceil(M) * self.outs.len().div_ceil(NT * S::LANES);
+        let lines = self.ahead.len().div_ceil(64).div_ceil(groups * tiles);
+        let mut ahead = self.ahead.chunks(64 * lines.max(1));
         while out < self.outs.end {
             let mut row = 0;
             // SAFETY: the panel holds `outs`; tiles begin at rows and outputs that exist.
             unsafe {
                 while row + HALF < rows {
-                    self.tile::<S, M, NT>(s, row, out);
+                    self.tile::<S, M, NT>(s, row, out, &mut ahead);
                     row += M;
                 }
                 if row < rows {
-                    self.tile::<S, HALF, NT>(s, row, out);
+                    self.tile::<S, HALF, NT>(s, row, out, &mut ahead);
                 }
             }
             out += NT * S::LANES;
@@ -133,7 +162,13 @@ impl<const GROUP: usize, const MINS: bool, const WIDE: bool> Tiles<'_, GROUP, MI
 
     /// Up to `M` rows from `row` on, by `NT` vectors of outputs from `out` on. Rows that are not there repeat the last.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const M: usize, const NT: usize>(&self, s: S, row: usize, out: usize) {
+    unsafe fn tile<S: Simd, const M: usize, const NT: usize>(
+        &self,
+        s: S,
+        row: usize,
+        out: usize,
+        ahead: &mut std::slice::Chunks<'_, u8>,
+    ) {
         let (x, rows) = (self.op.x, self.op.x.rows());
         let groups = x.groups(GROUP);
         let offset = if MINS { 0 } else { S::X_OFFSET };
@@ -155,6 +190,9 @@ impl<const GROUP: usize, const MINS: bool, const WIDE: bool> Tiles<'_, GROUP, MI
         let mut acc = [[s.splat(0.0); NT]; M];
         let vector = (out - self.outs.start) / S::LANES;
         for g in 0..x.width() / GROUP {
+            for line in ahead.next().unwrap_or_default().chunks(64) {
+                s.prefetch(line.as_ptr());
+            }
             // SAFETY: group `g` of the panel and of each row; the panel has vectors `vector .. vector + NT`.
             unsafe {
                 // A line of each row of the next tile.
@@ -166,8 +204,13 @@ impl<const GROUP: usize, const MINS: bool, const WIDE: bool> Tiles<'_, GROUP, MI
                 let ints = self.group_sums::<S, M, NT>(s, g, vector, codes);
                 for t in 0..NT {
                     let scale = s.load(self.panel.scale_ptr(g, vector + t, S::LANES));
+                    let less = s.mul(scale, s.splat(-BASE));
                     for m in 0..M {
-                        let scaled = s.mul(s.i_to_f(ints[m][t]), scale);
+                        let scaled = if S::FUSED {
+                            s.fma(s.f_from_bits(ints[m][t]), scale, less)
+                        } else {
+                            s.mul(s.i_to_f(ints[m][t]), scale)
+                        };
                         acc[m][t] = s.fma(scaled, s.splat(d[m].add(g).read()), acc[m][t]);
                     }
                     if MINS {
@@ -204,12 +247,14 @@ impl<const GROUP: usize, const MINS: bool, const WIDE: bool> Tiles<'_, GROUP, MI
             // SAFETY: the caller's: group `g` of each row, and of the panel.
             return unsafe { s.tile_dots::<GROUP, M, NT>(x, w, Panel::CODE_STRIDE) };
         }
-        let mut ints = [[s.i_splat(0); NT]; M];
+        let zero = s.i_splat(if S::FUSED { BASE.to_bits() as i32 } else { 0 });
+        let mut ints = [[zero; NT]; M];
         // SAFETY: the caller's: group `g` and the vectors are of the panel, and `codes` of rows of its width.
         unsafe {
             if !MINS && S::X_OFFSET != 0 {
                 for t in 0..NT {
                     let start = s.i_load(self.panel.low_ptr(g, vector + t, S::LANES).cast());
+                    let start = if S::FUSED { s.i_add(start, zero) } else { start };
                     for ints in &mut ints {
                         ints[t] = start;
                     }

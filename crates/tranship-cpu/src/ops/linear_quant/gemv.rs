@@ -45,72 +45,51 @@ pub(super) fn part<E: Blocks>(op: &LinearQuant<'_>, isa: Isa, share: Share<'_>) 
     });
 }
 
-/// One row by the encodings that have a kernel of their own; `false`, and nothing is done, for the others.
-#[cfg(target_arch = "x86_64")]
-fn whole_registers(op: &LinearQuant<'_>, isa: Isa, outs: Range<usize>) -> bool {
-    use crate::arch::avx512_rows as whole;
-    use tranship_dtype::Encoding as E;
-    if !matches!(isa, Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx) {
-        return false;
-    }
-    if op.w.outs() == 0 {
-        return true;
-    }
-    assert!(isa.missing().is_none(), "{isa} is not of this machine");
-    match op.encoding {
-        E::Q4_0 => whole_rows::<whole::Q4_0>(op, outs),
-        E::Q4_1 => whole_rows::<whole::Q4_1>(op, outs),
-        E::Q5_0 => whole_rows::<whole::Q5_0>(op, outs),
-        E::Q5_1 => whole_rows::<whole::Q5_1>(op, outs),
-        E::Q8_0 => whole_rows::<whole::Q8_0>(op, outs),
-        E::Q2_K => whole_rows::<whole::Q2K>(op, outs),
-        E::Q3_K => whole_rows::<whole::Q3K>(op, outs),
-        E::Q4_K => whole_rows::<whole::Q4K>(op, outs),
-        E::Q5_K => whole_rows::<whole::Q5K>(op, outs),
-        E::Q6_K => whole_rows::<whole::Q6K>(op, outs),
-        E::IQ4_NL => whole_rows::<whole::Iq4Nl>(op, outs),
-        E::IQ4_XS => whole_rows::<whole::Iq4Xs>(op, outs),
-        E::MXFP4 => whole_rows::<whole::Mxfp4>(op, outs),
-        // Made from weights, never for them.
-        E::Q8_1 | E::Q8_K => return false,
-    }
-    true
+/// Whether there are kernels in whole 512-bit registers.
+pub(super) fn in_whole_registers(isa: Isa) -> bool {
+    matches!(isa, Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx)
 }
 
-/// The same, for one encoding.
+/// A few rows in whole registers, where the processor can; `false`, and nothing is done, where it cannot.
 #[cfg(target_arch = "x86_64")]
-fn whole_rows<P: crate::arch::avx512_rows::Whole>(op: &LinearQuant<'_>, outs: Range<usize>) {
-    use crate::arch::avx512_rows::{Activations, dot_rows};
-    fn with<P: crate::arch::avx512_rows::Whole, const X: usize>(op: &LinearQuant<'_>, outs: Range<usize>) {
-        let (groups, rows) = (op.x.groups(P::GROUP), op.x.rows());
-        let mut x = Activations {
-            codes: [std::ptr::null(); X],
-            scale: [std::ptr::null(); X],
-            sum: [std::ptr::null(); X],
-        };
-        for r in 0..X {
-            // Rows that are not there repeat the last.
-            let row = r.min(rows - 1);
-            x.codes[r] = op.x.codes_ptr(row);
-            x.scale[r] = groups.scale[row * groups.stride..].as_ptr();
-            x.sum[r] = groups.scaled_sum[row * groups.stride..].as_ptr();
-        }
-        let done = |r: usize, out: usize, sum: f32| {
-            if r < rows {
-                let at = r * op.stride + out;
+fn whole_registers(op: &LinearQuant<'_>, isa: Isa, outs: Range<usize>) -> bool {
+    use crate::arch::avx512_rows::with_whole;
+    if !in_whole_registers(isa) {
+        return false;
+    }
+    assert!(isa.missing().is_none(), "{isa} is not of this machine");
+    with_whole(op.encoding, WholeRows { op, outs })
+}
+
+/// One row of activations in whole registers.
+#[cfg(target_arch = "x86_64")]
+struct WholeRows<'a> {
+    op: &'a LinearQuant<'a>,
+    outs: Range<usize>,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl crate::arch::avx512_rows::WithWhole for WholeRows<'_> {
+    fn with<P: crate::arch::avx512_rows::Whole>(self) {
+        use crate::arch::avx512_rows::{Activations, dot_rows};
+        let (op, groups) = (self.op, self.op.x.groups(P::GROUP));
+        for row in 0..op.x.rows() {
+            let at = row * groups.stride;
+            let x = Activations {
+                codes: op.x.codes_ptr(row),
+                scale: groups.scale[at..].as_ptr(),
+                sum: groups.scaled_sum[at..].as_ptr(),
+            };
+            let done = |out: usize, sum: f32| {
+                let at = row * op.stride + out;
                 // SAFETY: this thread alone has output `out`, of every row.
                 let y = unsafe { &mut op.y.range(at..at + 1)[0] };
                 *y = op.epilogue.finish(sum, out, *y);
-            }
-        };
-        // SAFETY: the weights have rows of the width up to `outs.end`, and so have the rows of activations, whose scales
-        // are padded to the widest vector; the caller has asked for the instructions.
-        unsafe { dot_rows::<P, X>(op.w.row_ptr(0), op.w.width(), x, outs, done) }
-    }
-    match op.x.rows() {
-        0 => {}
-        1 => with::<P, 1>(op, outs),
-        _ => with::<P, 4>(op, outs),
+            };
+            // SAFETY: the weights have rows of the width up to `outs.end`, and so has the row of activations, whose scales
+            // are padded to the widest vector; the instructions have been asked for.
+            unsafe { dot_rows::<P>(op.w.first_ptr(), op.w.width(), x, self.outs.clone(), done) }
+        }
     }
 }
 

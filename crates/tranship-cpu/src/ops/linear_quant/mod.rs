@@ -10,6 +10,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(target_arch = "x86_64")]
+mod fill;
 mod gemm;
 mod gemv;
 mod panel;
@@ -21,7 +23,7 @@ use crate::arch::{Isa, Simd};
 use crate::pool::Share;
 use tranship_dtype::{DType, Encoding};
 
-/// Up to so many rows the kernel along the blocks is the faster one.
+/// Up to so many rows the kernel along the blocks is the faster one, where no panel is made in whole registers.
 const FEW_ROWS: usize = 4;
 
 /// `y = x · wᵀ`, then the epilogue.
@@ -104,7 +106,8 @@ impl WithBlocks for Part<'_> {
     type Out = ();
 
     fn with<E: Blocks>(self, _: E) {
-        if self.op.x.rows() <= FEW_ROWS {
+        let few = if gemv::in_whole_registers(self.isa) { 1 } else { FEW_ROWS };
+        if self.op.x.rows() <= few {
             gemv::part::<E>(self.op, self.isa, self.share);
         } else {
             gemm::part::<E>(self.op, self.isa, self.share);

@@ -292,6 +292,7 @@ impl Blocks for Q8K {
     const GROUP: usize = 32;
     const ZERO: u8 = 128;
     const WIDE: bool = true;
+    const SHORT_SCALES: bool = false;
 
     #[inline(always)]
     unsafe fn codes<S: Simd, V: Visit<S>>(s: S, block: *const u8, first: usize, visit: &mut V) {

@@ -34,6 +34,8 @@ pub(crate) trait Blocks: Copy + Send + Sync {
     const MINS: bool = false;
     /// Whether codes go above 127, or codes less `ZERO` beyond ±64.
     const WIDE: bool = false;
+    /// Whether scales have at most 22 significant bits.
+    const SHORT_SCALES: bool = true;
 
     /// Gives the codes of a block, 32 at a time in order, to `visit` under the numbers `first`, `first + 1`, ….
     ///
