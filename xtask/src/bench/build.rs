@@ -1,6 +1,7 @@
-//! `llama-bench` from sources, so that a comparison can be repeated: what was fetched, mended and built is printed.
-//! It needs pip, CMake (on the path, or beside the Python that is named), a build tool for it and a C++ compiler.
+//! The peers from sources, so that a comparison can be repeated: what was fetched, mended and built is printed.
+//! llama.cpp needs pip, CMake (on the path, or beside the Python that is named), a build tool for it and a C++ compiler.
 
+use super::peers::file_name;
 use crate::{XtaskError, fetch, tool};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,11 +27,14 @@ const TILES: &str = "ggml/src/ggml-cpu/amx/mmq.cpp";
 const LOAD: &str = "_tile_loadconfig(&";
 const BARRIER: &str = "asm volatile(\"\" ::: \"memory\");";
 
-/// Gets the sources into a folder, builds there, and says how.
+/// The programs: what measures speed, what makes encodings, and what measures accuracy.
+const TARGETS: [&str; 3] = ["llama-bench", "llama-quantize", "llama-perplexity"];
+
+/// Gets llama.cpp's sources into a folder, builds there, and says how.
 ///
 /// # Errors
 /// When pip, CMake or the compiler fails, or the sources are not laid out as expected.
-pub fn run(folder: &Path, python: &Path) -> Result<(), XtaskError> {
+pub fn llama(folder: &Path, python: &Path) -> Result<(), XtaskError> {
     std::fs::create_dir_all(folder).map_err(|e| XtaskError::io(folder, e))?;
     let ending = ".tar.gz";
     if fetch::archive(folder, ending).is_err() {
@@ -50,9 +54,10 @@ pub fn run(folder: &Path, python: &Path) -> Result<(), XtaskError> {
     let cmake = cmake(python);
     tool::shown(Command::new(&cmake).arg("-S").arg(&sources).arg("-B").arg(&build).args(OPTIONS))?;
     let jobs = std::thread::available_parallelism().map_or(1, usize::from).to_string();
-    let target = ["--target", "llama-bench", "--parallel", &jobs];
-    tool::shown(Command::new(&cmake).arg("--build").arg(&build).args(target))?;
-    let program: PathBuf = build.join("bin").join(format!("llama-bench{}", std::env::consts::EXE_SUFFIX));
+    let mut command = Command::new(&cmake);
+    command.arg("--build").arg(&build).arg("--target").args(TARGETS).args(["--parallel", &jobs]);
+    tool::shown(&mut command)?;
+    let program: PathBuf = build.join("bin").join(file_name("llama-bench"));
     println!("{PACKAGE}, its vendor/llama.cpp, cmake {}", OPTIONS.join(" "));
     println!(
         "{mended} calls of {LOAD} have a compiler barrier before them: GCC 12 drops the stores to what they read"
@@ -61,9 +66,33 @@ pub fn run(folder: &Path, python: &Path) -> Result<(), XtaskError> {
     Ok(())
 }
 
+/// Builds the candle peer for this machine's processor, and says how. It is a package of its own, which the workspace
+/// does not know.
+///
+/// # Errors
+/// When cargo fails.
+pub fn candle(root: &Path, folder: &Path) -> Result<(), XtaskError> {
+    let manifest = root.join("bench/peers/candle/Cargo.toml");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--release", "--manifest-path"]).arg(&manifest).arg("--target-dir").arg(folder);
+    // The workspace's own flags would come in from its folder's configuration otherwise.
+    tool::shown(command.current_dir(folder_of(&manifest)).env("RUSTFLAGS", NATIVE))?;
+    println!("bench/peers/candle, cargo build --release, RUSTFLAGS=\"{NATIVE}\"");
+    println!("{}", folder.join("release").join(file_name("candle-peer")).display());
+    Ok(())
+}
+
+/// Candle chooses its kernels when it is built.
+const NATIVE: &str = "-C target-cpu=native";
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(path)
+}
+
 /// CMake as Python's package of that name puts it beside the interpreter, or else the machine's.
 fn cmake(python: &Path) -> PathBuf {
-    let beside = python.with_file_name(format!("cmake{}", std::env::consts::EXE_SUFFIX));
+    let beside = python.with_file_name(file_name("cmake"));
     if beside.is_file() { beside } else { PathBuf::from("cmake") }
 }
 

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use std::num::NonZeroUsize;
 use std::time::Instant;
 use tranship::backend::Outputs;
-use tranship::cpu::Limits;
+use tranship::cpu::{Cpu, CpuError, Epilogue, Limits, Weights};
+use tranship::dtype::DType;
 use tranship::prelude::{Model, Rows, Sequence, Session};
 use tranship::program::{Action, Dim, Extent, Op, Origin, ValueId};
 use tranship::session::{Part, Phase, Section, chain};
@@ -122,9 +123,9 @@ fn object(
     command: &Bench,
     figures: &Figures,
     (model, chip, session): (&Model, &Chip, &Session),
-    limits: Option<&Limits>,
+    limits: Option<&(Limits, f64)>,
 ) -> Result<Value, CliError> {
-    let limits = limits.map(|limits| {
+    let limits = limits.map(|(limits, matmul)| {
         json!({
             "isa": limits.isa.name(),
             "threads": limits.threads,
@@ -132,6 +133,7 @@ fn object(
             "f32_ops_per_s": limits.f32_ops,
             "byte_ops_per_s": limits.byte_ops,
             "bf16_ops_per_s": limits.bf16_ops,
+            "f32_matmul_ops_per_s": matmul,
         })
     });
     let position = command.depth.saturating_add(command.decode / 2);
@@ -166,7 +168,7 @@ fn table(
     figures: &Figures,
     (model, chip): (&Model, &Chip),
     ctx: u64,
-    limits: Option<&Limits>,
+    limits: Option<&(Limits, f64)>,
 ) -> String {
     let tps = |value: Option<f64>| value.map_or("not measured".to_owned(), |v| format!("{v:10.1} tokens/s"));
     let mut text = format!(
@@ -185,11 +187,12 @@ fn table(
         figures.first_token_ms,
         figures.peak_rss_bytes.map_or("unknown".to_owned(), out::bytes),
     );
-    if let Some(limits) = limits {
-        let billions = [limits.read_bytes, limits.f32_ops, limits.byte_ops].map(|v| v / 1e9);
+    if let Some((limits, matmul)) = limits {
+        let all = [limits.read_bytes, limits.f32_ops, *matmul, limits.byte_ops];
+        let [read, floats, matmul, bytes] = all.map(|v| v / 1e9);
         text += &format!(
-            "  this machine   {:10.1} GB/s read, {:.0} GFLOP/s, {:.0} GOP/s of bytes\n",
-            billions[0], billions[1], billions[2]
+            "  this machine   {read:10.1} GB/s read, {floats:.0} GFLOP/s ({matmul:.0} in a product of matrices), {bytes:.0} \
+             GOP/s of bytes\n"
         );
     }
     text
@@ -241,12 +244,27 @@ fn carried_bytes(session: &Session, position: u64) -> u64 {
     bytes.fold(0, u64::saturating_add)
 }
 
-/// The limits of this machine's processor, with the threads of the measurement.
-fn limits(command: &Bench) -> Result<Limits, CliError> {
+/// The limits of this machine's processor, with the threads of the measurement, and the operations in a second of a
+/// product of F32 matrices with them.
+fn limits(command: &Bench) -> Result<(Limits, f64), CliError> {
     let all = std::thread::available_parallelism().ok();
     let threads = command.compute.threads.or(all).map_or(1, NonZeroUsize::get);
-    let device = |e: tranship::cpu::CpuError| tranship::Error::Device { backend: "cpu", what: e.to_string() };
-    Ok(Limits::measure(threads).map_err(device)?)
+    let device = |e: CpuError| tranship::Error::Device { backend: "cpu", what: e.to_string() };
+    let cpu = Cpu::new(threads).map_err(device)?;
+    Ok((Limits::measure(threads).map_err(device)?, matmul(&cpu)))
+}
+
+/// 512 rows by a matrix of 2048 by 2048, the best of some times.
+fn matmul(cpu: &Cpu) -> f64 {
+    let (rows, width) = (512, 2048);
+    let (x, mut y) = (vec![0.5f32; rows * width], vec![0.0; rows * width]);
+    let w = 0.25f32.to_le_bytes().repeat(width * width);
+    let times = (0..5).map(|_| {
+        let start = Instant::now();
+        cpu.linear(&x, Weights::new(DType::F32, &w, width, width), Epilogue::default(), &mut y);
+        start.elapsed().as_secs_f64()
+    });
+    2.0 * (rows * width * width) as f64 / times.fold(f64::INFINITY, f64::min)
 }
 
 /// Which layers ran where.
