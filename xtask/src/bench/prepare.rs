@@ -153,16 +153,19 @@ impl Made {
 
     /// Lines for below a table: of the files that are not what their names say throughout.
     pub fn notes(&self) -> Vec<String> {
-        let odd =
-            self.0.iter().filter_map(|(file, how, note)| Some(format!("{file} ({how}): {}", note.as_ref()?)));
-        let mut notes: Vec<String> = odd.collect();
+        let mut notes: Vec<String> = Vec::new();
+        let mut kinds: Vec<&str> = self.0.iter().filter_map(|(_, _, note)| note.as_deref()).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        for kind in kinds {
+            let of = self.0.iter().filter(|(_, _, note)| note.as_deref() == Some(kind));
+            let files: Vec<&str> = of.map(|(file, _, _)| file.as_str()).collect();
+            notes.push(format!("{kind}: {}", files.join(", ")));
+        }
         if !self.0.is_empty() {
-            notes.insert(
-                0,
-                "Encodings are llama-quantize's, without an importance matrix; widths that an encoding does \
-                             not divide fall back to another, as is said of each file."
-                    .into(),
-            );
+            let how = "Encodings are llama-quantize's, without an importance matrix; where an encoding does not divide a \
+                       width, another takes its place. MXFP4 is of the layers' matrices alone, the others are Q8_0.";
+            notes.insert(0, how.into());
         }
         notes
     }
@@ -190,7 +193,7 @@ mod tests {
         assert_eq!(read, made);
         assert!(read.has("a") && !read.has("c"));
         assert_eq!(read.notes().len(), 2);
-        assert!(read.notes()[1].starts_with("a (llama-quantize Q2_K from c): 180 of 272"));
+        assert_eq!(read.notes()[1], "180 of 272 tensor(s) required fallback quantization: a");
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub fn run(root: &Path, folder: &Path, args: &BenchArgs) -> Result<Summary, Xtas
         long: args.long.max(args.tokens),
         threads: args.threads,
     };
-    let plan = Plan::of(sizes, &args.only);
+    let plan = if args.kl_only { Plan::default() } else { Plan::of(sizes, &args.only) };
     let path = |run: &Run| folder.join(format!("{}.gguf", run.file));
     if !args.kl_only && !plan.runs.iter().any(|run| path(run).is_file()) {
         let wanted = format!("{REAL}.gguf and the others that --prepare makes");
@@ -42,7 +42,7 @@ pub fn run(root: &Path, folder: &Path, args: &BenchArgs) -> Result<Summary, Xtas
     };
     let mut notes = Notes::default();
     let mut rounds: Vec<Vec<Round>> = plan.runs.iter().map(|_| Vec::new()).collect();
-    let count = if args.kl_only { 0 } else { args.rounds.max(1) };
+    let count = args.rounds.max(1);
     for round in 0..count {
         for (at, run) in plan.runs.iter().enumerate() {
             eprintln!("round {} of {count}, {} of {}: {}", round + 1, at + 1, plan.runs.len(), run.file);
@@ -166,26 +166,29 @@ fn of_candle(program: &Path, run: &Run, path: &Path) -> Command {
 
 /// What ran, how it was built, and how some rows are to be read.
 fn about(programs: &Programs, rounds: &[Vec<Round>], args: &BenchArgs) -> Vec<String> {
-    let said = |side: usize| {
+    let said = |side: usize, name: &str| {
         let first = rounds.iter().flatten().find_map(|round| round[side].as_ref());
-        first.map_or_else(|| "did not run".to_owned(), |m| m.note.clone())
+        first.map_or_else(|| name.to_owned(), |m| m.note.clone())
     };
-    let mut notes = vec![format!("tranship: {}, built for release by cargo", said(0))];
+    let mut notes = vec![format!("tranship: {}, built for release by cargo", said(0, "no speed measured"))];
     match &programs.llama {
         Some(program) => {
             let built = measure::how_built(program).unwrap_or_else(|| "built as it was found".into());
-            notes.push(format!("{}: {built}", said(1)));
+            notes.push(format!("{}: {built}", said(1, "llama.cpp")));
         }
         None => notes.push("Without llama.cpp: no `llama-bench` was given or found.".into()),
     }
     match &programs.candle {
-        Some(_) => notes.push(format!("candle: {}", said(2))),
+        Some(_) => notes.push(said(2, "candle: loaded none of the files")),
         None => notes.push("Without candle: --build-candle builds it, --candle names it.".into()),
+    }
+    if rounds.is_empty() {
+        return notes;
     }
     notes.push(format!(
         "Each round starts each program anew, and takes its mean or median of {}; files are in the page cache but in the \
          first round. Shares are of the bytes of weights that a token reads, times tokens a second, over the bytes that \
-         as many threads read just after; of a long context, with the bytes of keys and values.",
+         as many threads read just after; of a long context and of the delta rule, with the bytes of what is carried, which that rule writes too.",
         args.repeats
     ));
     notes.push(

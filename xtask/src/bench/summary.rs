@@ -179,9 +179,33 @@ impl Summary {
     /// The table in Markdown, and what a reader must know.
     pub fn text(&self) -> String {
         let (met, of) = self.score();
+        let mut text = format!("{met} of {of} targets met");
+        if self.rows.is_empty() {
+            text.push('\n');
+        } else {
+            text += &self.speeds();
+        }
+        if !self.divergences.is_empty() {
+            text += "\n| mean KL divergence from the same file in F32 | tranship | llama.cpp | met |\n|---|---|---|---|\n";
+            self.divergences.iter().for_each(|d| text += &d.line());
+        }
+        text.push('\n');
+        for (threads, limits) in &self.limits {
+            let [read, floats, bytes] = limits.map(|l| l.map_or(0.0, |s| s.median / 1e9));
+            let _ = writeln!(
+                text,
+                "- The machine at most, {threads} threads: {read:.1} GB/s read, {floats:.0} GFLOP/s in F32, {bytes:.0} GOP/s \
+                 of 8-bit products."
+            );
+        }
+        self.notes.iter().for_each(|note| text += &format!("- {note}\n"));
+        text
+    }
+
+    /// The rows.
+    fn speeds(&self) -> String {
         let mut text = format!(
-            "Medians of {} rounds by turns (least to most), tokens a second unless it says otherwise; {met} of {of} \
-             targets met\n\n",
+            "; medians of {} rounds by turns (least to most), tokens a second unless it says otherwise\n\n",
             self.rounds
         );
         let candle = |cell: &str| if self.candle { format!(" {cell} |") } else { String::new() };
@@ -205,20 +229,6 @@ impl Summary {
                 row.met(),
             );
         }
-        if !self.divergences.is_empty() {
-            text += "\n| mean KL divergence from the same file in F32 | tranship | llama.cpp | met |\n|---|---|---|---|\n";
-            self.divergences.iter().for_each(|d| text += &d.line());
-        }
-        text.push('\n');
-        for (threads, limits) in &self.limits {
-            let [read, floats, bytes] = limits.map(|l| l.map_or(0.0, |s| s.median / 1e9));
-            let _ = writeln!(
-                text,
-                "- The machine at most, {threads} threads: {read:.1} GB/s read, {floats:.0} GFLOP/s in F32, {bytes:.0} GOP/s \
-                 of 8-bit products."
-            );
-        }
-        self.notes.iter().for_each(|note| text += &format!("- {note}\n"));
         text
     }
 
