@@ -1,12 +1,12 @@
 //! What this machine can do at most: bytes that are read once, and products of numbers that are in registers already.
 //!
-//! A kernel's speed says little by itself. Beside these limits it says what is left: decoding reads each weight once, so
-//! that its limit is [`Limits::read_bytes`] over the bytes of the weights; prefilling multiplies each weight by many
-//! rows, and is limited by the products of its kind. Limits are measured, best of several times, with the threads and the
-//! instruction set that kernels would use.
+//! A kernel's speed says little by itself. Beside these limits it says what is left: decoding reads each weight once,
+//! so that its limit is [`Limits::read_bytes`] over the bytes of the weights; prefilling multiplies each weight by many
+//! rows, and is limited by the products of its kind. Limits are measured, best of several times, with the threads and
+//! the instruction set that kernels would use.
 //!
-//! Products are measured as kernels make them: a tile of sums, each row of it by one operand that is read from the cache
-//! next to the core, so that no compiler can take them out of the loop.
+//! Products are measured as kernels make them: a tile of sums, each row of it by one operand that is read from the
+//! cache next to the core, so that no compiler can take them out of the loop.
 
 use crate::arch::{Isa, Kernel, Simd};
 use crate::cpu::CpuError;
@@ -49,8 +49,8 @@ pub struct Limits {
     pub read_bytes: f64,
     /// Operations on F32 in a second: two for each product that is added.
     pub f32_ops: f64,
-    /// The same of 8-bit integers that are added to 32 bits. Where there are matrix tiles, it is their rate with operands
-    /// and sums in the cache, which is how they are used.
+    /// The same of 8-bit integers that are added to 32 bits. Where there are matrix tiles, it is their rate with
+    /// operands and sums in the cache, which is how they are used.
     pub byte_ops: f64,
     /// The same of BF16 numbers that are added to F32, where the machine has such products.
     pub bf16_ops: Option<f64>,
@@ -143,8 +143,8 @@ impl Kernel for Read<'_> {
     }
 }
 
-/// Operations in a second on each of the pool's threads, where all make products at once: `of_each` gives how many operations
-/// it made.
+/// Operations in a second on each of the pool's threads, where all make products at once: `of_each` gives how many
+/// operations it made.
 fn rate(pool: &Pool, times: usize, of_each: &(dyn Fn() -> f64 + Sync)) -> f64 {
     let made = black_box(of_each());
     let seconds = least(times, || {
@@ -171,7 +171,8 @@ fn tiles(steps: usize) -> f64 {
     (2 * steps * SIDE * SIDE * GROUP) as f64
 }
 
-/// Makes tiles of products: sums of `M` rows by `N` vectors. `product` adds one, of an operand in a register by one that is read.
+/// Makes tiles of products: sums of `M` rows by `N` vectors. `product` adds one, of an operand in a register by one
+/// that is read.
 #[inline(always)]
 fn products<A: Copy, const M: usize, const N: usize>(
     steps: usize,

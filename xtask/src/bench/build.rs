@@ -1,5 +1,6 @@
 //! The peers from sources, so that a comparison can be repeated: what was fetched, mended and built is printed.
-//! llama.cpp needs pip, CMake (on the path, or beside the Python that is named), a build tool for it and a C++ compiler.
+//! llama.cpp needs pip, CMake (on the path, or beside the Python that is named), a build tool for it and a C++
+//! compiler.
 
 use super::peers::file_name;
 use crate::{XtaskError, fetch, tool};
@@ -66,28 +67,34 @@ pub fn llama(folder: &Path, python: &Path) -> Result<(), XtaskError> {
     Ok(())
 }
 
-/// Builds the candle peer for this machine's processor, and says how. It is a package of its own, which the workspace
-/// does not know.
-///
-/// # Errors
-/// When cargo fails.
-pub fn candle(root: &Path, folder: &Path) -> Result<(), XtaskError> {
-    let manifest = root.join("bench/peers/candle/Cargo.toml");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["build", "--release", "--manifest-path"]).arg(&manifest).arg("--target-dir").arg(folder);
-    // The workspace's own flags would come in from its folder's configuration otherwise.
-    tool::shown(command.current_dir(folder_of(&manifest)).env("RUSTFLAGS", NATIVE))?;
-    println!("bench/peers/candle, cargo build --release, RUSTFLAGS=\"{NATIVE}\"");
-    println!("{}", folder.join("release").join(file_name("candle-peer")).display());
-    Ok(())
-}
-
+/// The candle peer: a package of its own, which the workspace does not know.
+const CANDLE: &str = "bench/peers/candle";
 /// Candle chooses its kernels when it is built.
 const NATIVE: &str = "-C target-cpu=native";
 
-fn folder_of(path: &Path) -> &Path {
-    path.parent().unwrap_or(path)
+/// Builds the candle peer in a folder, for this machine's processor, and says how. It is built from a copy, so that its
+/// lock file, which names the versions of everything that went in, stays there.
+///
+/// # Errors
+/// When the copy cannot be written, or cargo fails.
+pub fn candle(root: &Path, folder: &Path) -> Result<(), XtaskError> {
+    let sources = folder.join("sources");
+    for file in ["Cargo.toml", "src/main.rs"] {
+        let (from, to) = (root.join(CANDLE).join(file), sources.join(file));
+        let within = to.parent().unwrap_or(&sources);
+        std::fs::create_dir_all(within).map_err(|e| XtaskError::io(within, e))?;
+        std::fs::copy(&from, &to).map_err(|e| XtaskError::io(&from, e))?;
+    }
+    let sources = sources.canonicalize().map_err(|e| XtaskError::io(&sources, e))?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--release", "--target-dir", "target"]).current_dir(&sources);
+    tool::shown(command.env("RUSTFLAGS", NATIVE))?;
+    println!(
+        "{CANDLE}, cargo build --release, RUSTFLAGS=\"{NATIVE}\"; versions are in Cargo.lock beside the copy"
+    );
+    println!("{}", sources.join("target/release").join(file_name("candle-peer")).display());
+    Ok(())
 }
 
 /// CMake as Python's package of that name puts it beside the interpreter, or else the machine's.

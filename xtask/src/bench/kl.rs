@@ -1,9 +1,9 @@
-//! What encodings cost in accuracy beyond themselves: the mean KL divergence of a file under the policy `quantized` from
-//! the same file in F32 (`parity`), and llama.cpp's of the file from what it dequantizes to.
+//! What encodings cost in accuracy beyond themselves: the mean KL divergence of a file under the policy `quantized`
+//! from the same file in F32 (`parity`), and llama.cpp's of the file from what it dequantizes to.
 //!
-//! Both go over the same windows of tokens, which llama.cpp cuts from a text of the fixtures, and score the second half of
-//! each: `llama-perplexity` writes the tokens into the file of its base logits, and from there they come to ours. Its base
-//! holds the logarithms of probabilities in 16 bits.
+//! Both go over the same windows of tokens, which llama.cpp cuts from a text of the fixtures, and score the second half
+//! of each: `llama-perplexity` writes the tokens into the file of its base logits, and from there they come to ours.
+//! Its base holds the logarithms of probabilities in 16 bits.
 
 use super::suite::Notes;
 use super::{BenchArgs, measure, peers};
@@ -234,7 +234,8 @@ struct Sum {
 }
 
 impl Sum {
-    /// Adds the second half of a window, as `llama-perplexity` does: the last token, which nothing follows, has no part.
+    /// Adds the second half of a window, as `llama-perplexity` does: the last token, which nothing follows, has no
+    /// part.
     fn add(&mut self, exact: &Logits, other: &Logits) -> Result<(), XtaskError> {
         if exact.vocab != other.vocab {
             let (wanted, found) = (format!("{} logits a token", exact.vocab), other.vocab.to_string());

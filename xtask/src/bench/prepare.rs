@@ -1,7 +1,7 @@
 //! The files of the suite: the real model in all encodings, and random ones that have what it lacks.
 //!
-//! llama.cpp's `llama-quantize` makes the encodings, without an importance matrix. What it says of tensors whose width an
-//! encoding does not divide is kept in a file beside the models, for the notes of the table.
+//! llama.cpp's `llama-quantize` makes the encodings, without an importance matrix. What it says of tensors whose width
+//! an encoding does not divide is kept in a file beside the models, for the notes of the table.
 
 use super::{BenchArgs, peers};
 use crate::{XtaskError, fetch, tool};
@@ -68,8 +68,8 @@ const RANDOM: [&str; 4] = ["dense", "experts", "delta", "memories"];
 /// Makes the files that a folder lacks.
 ///
 /// # Errors
-/// When the real model cannot be had, or Python or `llama-quantize` fails. An encoding that fails is noted and the others
-/// are made.
+/// When the real model cannot be had, or Python or `llama-quantize` fails. An encoding that fails is noted and the
+/// others are made.
 pub fn run(root: &Path, folder: &Path, args: &BenchArgs) -> Result<(), XtaskError> {
     let quantize = peers::llama(args, "llama-quantize").ok_or_else(|| {
         XtaskError::Needs("--prepare needs llama-quantize, which --build-llama builds".into())
@@ -163,8 +163,8 @@ impl Made {
             notes.push(format!("{kind}: {}", files.join(", ")));
         }
         if !self.0.is_empty() {
-            let how = "Encodings are llama-quantize's, without an importance matrix; where an encoding does not divide a \
-                       width, another takes its place. MXFP4 is of the layers' matrices alone, the others are Q8_0.";
+            let how = "Encodings are llama-quantize's, without an importance matrix; where an encoding does not divide \
+                       a width, another takes its place. MXFP4 is of the layers' matrices alone, the others are Q8_0.";
             notes.insert(0, how.into());
         }
         notes
@@ -177,8 +177,8 @@ mod tests {
 
     #[test]
     fn fallbacks_are_read_and_kept() {
-        let said = "quant size  =    82.41 MiB\nllama_model_quantize_impl: WARNING: 180 of 272 tensor(s) required fallback \
-                    quantization\n\n";
+        let said = "quant size  =    82.41 MiB\nllama_model_quantize_impl: WARNING: 180 of 272 tensor(s) required \
+                    fallback quantization\n\n";
         let note = fallbacks(said);
         assert_eq!(note.as_deref(), Some("180 of 272 tensor(s) required fallback quantization"));
         assert_eq!(fallbacks("quant size = 3"), None);

@@ -160,7 +160,8 @@ fn is_smallest(run: &Run) -> bool {
 
 fn of_candle(program: &Path, run: &Run, path: &Path) -> Command {
     let mut command = Command::new(program);
-    command.arg(path).args([run.prompt, run.tokens, run.threads].map(|n| n.to_string()));
+    command.arg(path).args([run.prompt, run.tokens].map(|n| n.to_string()));
+    command.env("RAYON_NUM_THREADS", run.threads.to_string());
     command
 }
 
@@ -186,14 +187,15 @@ fn about(programs: &Programs, rounds: &[Vec<Round>], args: &BenchArgs) -> Vec<St
         return notes;
     }
     notes.push(format!(
-        "Each round starts each program anew, and takes its mean or median of {}; files are in the page cache but in the \
-         first round. Shares are of the bytes of weights that a token reads, times tokens a second, over the bytes that \
-         as many threads read just after; of a long context and of the delta rule, with the bytes of what is carried, which that rule writes too.",
+        "Each round starts each program anew, and takes its mean or median of {}; files are in the page cache but \
+         in the first round. Shares are of the bytes of weights that a token reads, times tokens a second, over the \
+         bytes that as many threads read just after; of a long context and of the delta rule, with the bytes of what \
+         is carried, which that rule writes too.",
         args.repeats
     ));
     notes.push(
-        "To the first token: of ours from its start to the logits of 8 tokens; of llama.cpp the whole of its smallest run, \
-         `llama-bench -p 8 -n 0 -r 1 --no-warmup`, which is more than that."
+        "To the first token: of ours from its start to the logits of 8 tokens; of llama.cpp the whole of its smallest \
+         run, `llama-bench -p 8 -n 0 -r 1 --no-warmup`, which is more than that."
             .into(),
     );
     notes

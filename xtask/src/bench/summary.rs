@@ -186,7 +186,8 @@ impl Summary {
             text += &self.speeds();
         }
         if !self.divergences.is_empty() {
-            text += "\n| mean KL divergence from the same file in F32 | tranship | llama.cpp | met |\n|---|---|---|---|\n";
+            text += "\n| mean KL divergence from the same file in F32 | tranship | llama.cpp | met |\n";
+            text += "|---|---|---|---|\n";
             self.divergences.iter().for_each(|d| text += &d.line());
         }
         text.push('\n');
@@ -194,8 +195,8 @@ impl Summary {
             let [read, floats, bytes] = limits.map(|l| l.map_or(0.0, |s| s.median / 1e9));
             let _ = writeln!(
                 text,
-                "- The machine at most, {threads} threads: {read:.1} GB/s read, {floats:.0} GFLOP/s in F32, {bytes:.0} GOP/s \
-                 of 8-bit products."
+                "- The machine at most, {threads} threads: {read:.1} GB/s read, {floats:.0} GFLOP/s in F32, \
+                 {bytes:.0} GOP/s of 8-bit products."
             );
         }
         self.notes.iter().for_each(|note| text += &format!("- {note}\n"));

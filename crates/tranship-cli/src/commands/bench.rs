@@ -1,7 +1,7 @@
 //! `tranship bench`: tokens in a second, prefilling and decoding, and what loading takes.
 //!
-//! A token that is decoded reads weights and what its sequence carries: how many bytes is said beside its speed, so that
-//! both together can be held to what the machine reads in a second.
+//! A token that is decoded reads weights and what its sequence carries: how many bytes is said beside its speed, so
+//! that both together can be held to what the machine reads in a second.
 
 use crate::args::{Compute, ModelArg, Parts};
 use crate::error::CliError;
@@ -191,8 +191,8 @@ fn table(
         let all = [limits.read_bytes, limits.f32_ops, *matmul, limits.byte_ops];
         let [read, floats, matmul, bytes] = all.map(|v| v / 1e9);
         text += &format!(
-            "  this machine   {read:10.1} GB/s read, {floats:.0} GFLOP/s ({matmul:.0} in a product of matrices), {bytes:.0} \
-             GOP/s of bytes\n"
+            "  this machine   {read:10.1} GB/s read, {floats:.0} GFLOP/s ({matmul:.0} in a product of matrices), \
+             {bytes:.0} GOP/s of bytes\n"
         );
     }
     text
@@ -296,8 +296,8 @@ fn filled(session: &mut Session, tokens: &[u32], logits: &mut Vec<f32>) -> Resul
     Ok(sequence)
 }
 
-/// Seconds for the tokens, the same of each sequence, all at once, with the logits of each sequence's last. The buffer is
-/// the caller's, so that a token's step does not ask for memory.
+/// Seconds for the tokens, the same of each sequence, all at once, with the logits of each sequence's last. The buffer
+/// is the caller's, so that a token's step does not ask for memory.
 fn extend(
     session: &mut Session,
     sequences: &mut [&mut Sequence],
