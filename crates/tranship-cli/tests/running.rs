@@ -92,6 +92,31 @@ fn bench_gives_the_promised_keys() {
 }
 
 #[test]
+fn bench_counts_what_a_token_reads() {
+    let path = model("../families_gguf/mixtral.gguf");
+    let of =
+        |more: &[&str]| json(&[&["bench", &path, "-p", "4", "-n", "4", "-r", "1", "--json"], more].concat());
+    let number = |figures: &serde_json::Value, key: &str| figures[key].as_u64().expect("a number");
+    let (plain, deep) = (of(&[]), of(&["-d", "40", "--sequences", "3"]));
+    // Of 41 rows of the table one; of 5 experts in each of 2 layers the 2 that are chosen, each three matrices of 18 by 24.
+    let left = 40 * 24 * 2 + 2 * 3 * (3 * 18 * 24 * 2);
+    let weights = number(&json(&["inspect", &path, "--json"]), "bytes") - left;
+    for figures in [&plain, &deep] {
+        assert_eq!(number(figures, "weight_bytes_per_token"), weights, "{figures}");
+    }
+    // A row of keys and of values for each of the tokens before, 2 heads of 6 in F16 in each layer.
+    let carried = |before: u64| before * 2 * 2 * (2 * 6 * 2);
+    assert_eq!(number(&plain, "carried_bytes_per_token"), carried(2));
+    assert_eq!(number(&deep, "carried_bytes_per_token"), carried(42));
+    assert_eq!(
+        (&deep["depth_tokens"], &deep["sequences"], &deep["ctx"]),
+        (&40.into(), &3.into(), &44.into())
+    );
+    assert!(plain["first_token_ms"].as_f64() >= plain["load_ms"].as_f64(), "{plain}");
+    assert_eq!(plain["limits"], serde_json::Value::Null);
+}
+
+#[test]
 fn the_demo_shows_every_pair_in_plain_text() {
     let shown = succeeds(&["demo"]);
     assert!(!shown.contains('\x1b'), "no colours where no terminal is");

@@ -1,6 +1,8 @@
-//! `llama-bench` from sources, so that a comparison can be repeated: what was fetched, mended and built is printed.
-//! It needs pip, CMake (on the path, or beside the Python that is named), a build tool for it and a C++ compiler.
+//! The peers from sources, so that a comparison can be repeated: what was fetched, mended and built is printed.
+//! llama.cpp needs pip, CMake (on the path, or beside the Python that is named), a build tool for it and a C++
+//! compiler.
 
+use super::peers::file_name;
 use crate::{XtaskError, fetch, tool};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,11 +28,14 @@ const TILES: &str = "ggml/src/ggml-cpu/amx/mmq.cpp";
 const LOAD: &str = "_tile_loadconfig(&";
 const BARRIER: &str = "asm volatile(\"\" ::: \"memory\");";
 
-/// Gets the sources into a folder, builds there, and says how.
+/// The programs: what measures speed, what makes encodings, and what measures accuracy.
+const TARGETS: [&str; 3] = ["llama-bench", "llama-quantize", "llama-perplexity"];
+
+/// Gets llama.cpp's sources into a folder, builds there, and says how.
 ///
 /// # Errors
 /// When pip, CMake or the compiler fails, or the sources are not laid out as expected.
-pub fn run(folder: &Path, python: &Path) -> Result<(), XtaskError> {
+pub fn llama(folder: &Path, python: &Path) -> Result<(), XtaskError> {
     std::fs::create_dir_all(folder).map_err(|e| XtaskError::io(folder, e))?;
     let ending = ".tar.gz";
     if fetch::archive(folder, ending).is_err() {
@@ -50,9 +55,10 @@ pub fn run(folder: &Path, python: &Path) -> Result<(), XtaskError> {
     let cmake = cmake(python);
     tool::shown(Command::new(&cmake).arg("-S").arg(&sources).arg("-B").arg(&build).args(OPTIONS))?;
     let jobs = std::thread::available_parallelism().map_or(1, usize::from).to_string();
-    let target = ["--target", "llama-bench", "--parallel", &jobs];
-    tool::shown(Command::new(&cmake).arg("--build").arg(&build).args(target))?;
-    let program: PathBuf = build.join("bin").join(format!("llama-bench{}", std::env::consts::EXE_SUFFIX));
+    let mut command = Command::new(&cmake);
+    command.arg("--build").arg(&build).arg("--target").args(TARGETS).args(["--parallel", &jobs]);
+    tool::shown(&mut command)?;
+    let program: PathBuf = build.join("bin").join(file_name("llama-bench"));
     println!("{PACKAGE}, its vendor/llama.cpp, cmake {}", OPTIONS.join(" "));
     println!(
         "{mended} calls of {LOAD} have a compiler barrier before them: GCC 12 drops the stores to what they read"
@@ -61,9 +67,39 @@ pub fn run(folder: &Path, python: &Path) -> Result<(), XtaskError> {
     Ok(())
 }
 
+/// The candle peer: a package of its own, which the workspace does not know.
+const CANDLE: &str = "bench/peers/candle";
+/// Candle chooses its kernels when it is built.
+const NATIVE: &str = "-C target-cpu=native";
+
+/// Builds the candle peer in a folder, for this machine's processor, and says how. It is built from a copy, so that its
+/// lock file, which names the versions of everything that went in, stays there.
+///
+/// # Errors
+/// When the copy cannot be written, or cargo fails.
+pub fn candle(root: &Path, folder: &Path) -> Result<(), XtaskError> {
+    let sources = folder.join("sources");
+    for file in ["Cargo.toml", "src/main.rs"] {
+        let (from, to) = (root.join(CANDLE).join(file), sources.join(file));
+        let within = to.parent().unwrap_or(&sources);
+        std::fs::create_dir_all(within).map_err(|e| XtaskError::io(within, e))?;
+        std::fs::copy(&from, &to).map_err(|e| XtaskError::io(&from, e))?;
+    }
+    let sources = sources.canonicalize().map_err(|e| XtaskError::io(&sources, e))?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--release", "--target-dir", "target"]).current_dir(&sources);
+    tool::shown(command.env("RUSTFLAGS", NATIVE))?;
+    println!(
+        "{CANDLE}, cargo build --release, RUSTFLAGS=\"{NATIVE}\"; versions are in Cargo.lock beside the copy"
+    );
+    println!("{}", sources.join("target/release").join(file_name("candle-peer")).display());
+    Ok(())
+}
+
 /// CMake as Python's package of that name puts it beside the interpreter, or else the machine's.
 fn cmake(python: &Path) -> PathBuf {
-    let beside = python.with_file_name(format!("cmake{}", std::env::consts::EXE_SUFFIX));
+    let beside = python.with_file_name(file_name("cmake"));
     if beside.is_file() { beside } else { PathBuf::from("cmake") }
 }
 

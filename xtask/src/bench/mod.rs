@@ -1,8 +1,19 @@
 //! Speed, side by side: rounds of `tranship bench` and of llama.cpp's `llama-bench` by turns, on one machine, one
 //! model and as many threads.
+//!
+//! With one model it is one table of two figures. `--suite DIR` goes over files of all encodings, long contexts,
+//! experts, memories, sequences, threads, starting and memory, each with its target, and with `--kl` over accuracy.
+//! `--prepare DIR` makes these files; `--build-llama` and `--build-candle` build the peers, and say how.
 
 mod build;
+mod kl;
+mod measure;
+mod peers;
+mod prepare;
 mod report;
+mod rows;
+mod suite;
+mod summary;
 
 pub use report::{Side, Table};
 
@@ -15,7 +26,7 @@ use std::process::Command;
 #[derive(Clone, Debug, clap::Args)]
 pub struct BenchArgs {
     /// The model file
-    #[arg(required_unless_present = "build_llama")]
+    #[arg(required_unless_present_any = ["build_llama", "build_candle", "prepare", "suite"])]
     model: Option<PathBuf>,
     /// Tokens that are prefilled
     #[arg(short = 'p', long, default_value_t = 512, value_name = "N")]
@@ -35,15 +46,45 @@ pub struct BenchArgs {
     /// The policy; by default the backend's own
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
-    /// llama.cpp's `llama-bench`; by default the one on the path, if there is one
+    /// llama.cpp's `llama-bench`, with its other programs beside it; by default the one on the path, if there is one
     #[arg(long, value_name = "PATH")]
     llama_bench: Option<PathBuf>,
-    /// Builds `llama-bench` from the sources of the package `llama-cpp-python` into a folder, says how, and ends
+    /// The program that `--build-candle` builds
+    #[arg(long, value_name = "PATH")]
+    candle: Option<PathBuf>,
+    /// Builds llama.cpp's programs from the sources of the package `llama-cpp-python` into a folder, says how, and ends
     #[arg(long, value_name = "DIR")]
     build_llama: Option<PathBuf>,
-    /// The Python that has pip, to get those sources
+    /// Builds the program of `bench/peers/candle` into a folder, says how, and ends
+    #[arg(long, value_name = "DIR")]
+    build_candle: Option<PathBuf>,
+    /// The Python that has pip, and for --prepare `gguf` and `numpy`
     #[arg(long, default_value = "python3", value_name = "PATH")]
     python: PathBuf,
+    /// Makes the files of the suite that a folder lacks, and ends
+    #[arg(long, value_name = "DIR")]
+    prepare: Option<PathBuf>,
+    /// Measures the suite over the files of a folder
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "prepare"])]
+    suite: Option<PathBuf>,
+    /// Of the suite, only the rows whose title contains one of these words
+    #[arg(long, value_name = "WORD,...", value_delimiter = ',', requires = "suite")]
+    only: Vec<String>,
+    /// Repeats within each run of the suite
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    repeats: u32,
+    /// Tokens of a long context
+    #[arg(long, default_value_t = 8192, value_name = "N")]
+    long: u32,
+    /// Measures accuracy too: the KL divergence of each encoding from F32
+    #[arg(long, requires = "suite")]
+    kl: bool,
+    /// Measures accuracy alone
+    #[arg(long, requires = "suite")]
+    kl_only: bool,
+    /// Windows of 512 tokens that accuracy is measured over
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    windows: u32,
     /// Prints one JSON object
     #[arg(long)]
     json: bool,
@@ -58,14 +99,26 @@ pub struct BenchArgs {
 /// A program that is not there, fails, or prints other than expected.
 pub fn run(root: &Path, args: &BenchArgs) -> Result<(), XtaskError> {
     if let Some(folder) = &args.build_llama {
-        return build::run(folder, &args.python);
+        return build::llama(folder, &args.python);
+    }
+    if let Some(folder) = &args.build_candle {
+        return build::candle(root, folder);
+    }
+    if let Some(folder) = &args.prepare {
+        return prepare::run(root, folder, args);
+    }
+    if let Some(folder) = &args.suite {
+        let summary = suite::run(root, folder, args)?;
+        let mut object = summary.json();
+        (object["date"], object["machine"]) = (report::today().into(), report::this_machine().into());
+        return told(root, args, &summary.text(), &object);
     }
     let Some(model) = &args.model else { return Err(XtaskError::Needs("no model is given".into())) };
     if !model.is_file() {
         return Err(XtaskError::io(model, "is no file"));
     }
     let ours = tranship(root)?;
-    let peer = args.llama_bench.clone().or_else(on_path);
+    let peer = peers::llama_bench(args);
     let mut table = Table::new(args, model, peer.is_some());
     for round in 1..=args.rounds.max(1) {
         eprintln!("round {round} of {}", args.rounds.max(1));
@@ -74,14 +127,19 @@ pub fn run(root: &Path, args: &BenchArgs) -> Result<(), XtaskError> {
             table.peer.push(one_of_peer(peer, model, args)?);
         }
     }
+    told(root, args, &table.text(), &table.json())
+}
+
+/// Prints results as they are wanted, and adds them to the document if they are.
+fn told(root: &Path, args: &BenchArgs, text: &str, object: &Value) -> Result<(), XtaskError> {
     if args.json {
-        println!("{:#}", table.json());
+        println!("{object:#}");
     } else {
-        print!("{}", table.text());
+        print!("{text}");
     }
     if args.write {
         let path = root.join("docs/bench/cpu.md");
-        table.append_to(&path)?;
+        report::append(&path, text)?;
         eprintln!("added to {}", path.display());
     }
     Ok(())
@@ -96,13 +154,6 @@ fn tranship(root: &Path) -> Result<PathBuf, XtaskError> {
     let mut programs = built.filter_map(|message| Some(PathBuf::from(message["executable"].as_str()?)));
     let program = programs.find(|p| p.file_stem().is_some_and(|n| n == "tranship"));
     program.ok_or_else(|| XtaskError::tool("cargo build", "built no program `tranship`"))
-}
-
-/// `llama-bench` in one of the folders of `PATH`.
-fn on_path() -> Option<PathBuf> {
-    let folders = std::env::var_os("PATH")?;
-    let name = format!("llama-bench{}", std::env::consts::EXE_SUFFIX);
-    std::env::split_paths(&folders).map(|folder| folder.join(&name)).find(|path| path.is_file())
 }
 
 fn one_of_ours(program: &Path, model: &Path, args: &BenchArgs) -> Result<Side, XtaskError> {

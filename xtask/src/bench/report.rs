@@ -167,28 +167,37 @@ impl Table {
             "ratio": serde_json::Map::from_iter(ratios),
         })
     }
+}
 
-    /// Adds the table to a document, under the date and the machine.
-    ///
-    /// # Errors
-    /// When the document cannot be written.
-    pub fn append_to(&self, path: &Path) -> Result<(), XtaskError> {
-        let io = |e| XtaskError::io(path, e);
-        let mut text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                "# Speed on processors\n\nEach table is of one run of `cargo xtask bench`.\n".into()
-            }
-            Err(e) => return Err(io(e)),
-        };
-        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let days = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() / 86_400);
-        let _ = write!(text, "\n## {}, {}\n\n{}", date(days), machine(&cpus), self.text());
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).map_err(io)?;
+/// Adds a table to a document, under the date and the machine.
+///
+/// # Errors
+/// When the document cannot be written.
+pub fn append(path: &Path, table: &str) -> Result<(), XtaskError> {
+    let io = |e| XtaskError::io(path, e);
+    let mut text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            "# Speed on processors\n\nEach table is of one run of `cargo xtask bench`.\n".into()
         }
-        std::fs::write(path, text).map_err(io)
+        Err(e) => return Err(io(e)),
+    };
+    let _ = write!(text, "\n## {}, {}\n\n{table}", today(), this_machine());
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(io)?;
     }
+    std::fs::write(path, text).map_err(io)
+}
+
+/// The date.
+pub fn today() -> String {
+    let days = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() / 86_400);
+    date(days)
+}
+
+/// The processors of the machine that this runs on.
+pub fn this_machine() -> String {
+    machine(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
 }
 
 /// The machine's processors, by what Linux says of them.
@@ -278,8 +287,8 @@ mod tests {
     fn a_table_is_added_to_those_before_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("bench/cpu.md");
-        table(&[(1.0, 1.0)]).append_to(&path).expect("it is written");
-        table(&[(2.0, 1.0)]).append_to(&path).expect("it is written");
+        append(&path, &table(&[(1.0, 1.0)]).text()).expect("it is written");
+        append(&path, &table(&[(2.0, 1.0)]).text()).expect("it is written");
         let text = std::fs::read_to_string(&path).expect("it is there");
         assert_eq!((text.matches("\n## ").count(), text.matches("# Speed").count()), (2, 1));
     }
