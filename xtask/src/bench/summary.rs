@@ -193,13 +193,13 @@ impl Summary {
         text.push('\n');
         for (threads, limits) in &self.limits {
             let [read, floats, bytes] = limits.map(|l| l.map_or(0.0, |s| s.median / 1e9));
-            let _ = writeln!(
-                text,
-                "- The machine at most, {threads} threads: {read:.1} GB/s read, {floats:.0} GFLOP/s in F32, \
-                 {bytes:.0} GOP/s of 8-bit products."
+            let note = format!(
+                "The machine at most, {threads} threads: {read:.1} GB/s read, {floats:.0} GFLOP/s in F32, {bytes:.0} \
+                 GOP/s of 8-bit products."
             );
+            text += &item(&note);
         }
-        self.notes.iter().for_each(|note| text += &format!("- {note}\n"));
+        self.notes.iter().for_each(|note| text += &item(note));
         text
     }
 
@@ -251,6 +251,24 @@ impl Summary {
             "notes": self.notes,
         })
     }
+}
+
+/// Columns of a document.
+const COLUMNS: usize = 120;
+
+/// A note as an item of a list, in lines of a document's width.
+fn item(note: &str) -> String {
+    let (mut text, mut line) = (String::new(), String::from("-"));
+    for word in note.split_whitespace() {
+        if line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            text += &line;
+            text.push('\n');
+            line = String::from(" ");
+        }
+        line.push(' ');
+        line += word;
+    }
+    text + &line + "\n"
 }
 
 #[cfg(test)]
@@ -330,6 +348,14 @@ mod tests {
             "{text}"
         );
         assert_eq!(summary.score(), (0, 0));
+    }
+
+    #[test]
+    fn notes_are_items_of_whole_words() {
+        assert_eq!(item("one  word\n"), "- one word\n");
+        let text = item(&"four ".repeat(50));
+        assert!(text.lines().all(|l| l.len() <= COLUMNS) && text.lines().count() == 3, "{text}");
+        assert!(text.lines().skip(1).all(|l| l.starts_with("  four")), "{text}");
     }
 
     #[test]
