@@ -66,7 +66,7 @@ pub(crate) struct Work<'a> {
     pub tensors: &'a [TensorPtr],
     pub forms: &'a [TensorForm],
     pub experts: ExpertsRoom<'a>,
-    /// Scores of compressed rows for one row.
+    /// Scores of compressed rows for one row, or what threads have of one row's attention.
     pub scores: Out<'a>,
 }
 

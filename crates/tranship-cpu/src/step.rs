@@ -7,6 +7,7 @@ use crate::compile::bind::{self, Part};
 use crate::compile::{BlockRows, Buffer, Call, Lowered, Past, Room, lower};
 use crate::cpu::Cpu;
 use crate::ops::Out;
+use crate::ops::attend_row::shared_floats;
 use crate::ops::compressed::KEYS;
 use crate::ops::experts::ExpertsMemory;
 use crate::ops::quantize::QuantizedRows;
@@ -44,7 +45,7 @@ pub(crate) struct CpuStep {
     blocks: Vec<QuantizedRows>,
     block_rows: Vec<BlockRows>,
     experts: ExpertsMemory,
-    /// Scores of as many compressed rows as any tensor has that rows are chosen of.
+    /// Scores of as many compressed rows as any tensor has that rows are chosen of, or parts of one row's attention.
     scores: Vec<f32>,
     tables: Vec<RopeTable>,
     angles: Vec<Angles>,
@@ -97,7 +98,8 @@ impl CpuStep {
         let forms: Vec<TensorForm> = carried.iter().map(form).collect();
         let mut experts = ExpertsMemory::new(chain.max_rows);
         parts.iter().flat_map(|part| &part.lowered.experts).for_each(|sizes| experts.add(sizes));
-        let scores = vec![0.0; chosen_of(&parts, &forms).next_multiple_of(KEYS)];
+        let scores =
+            vec![0.0; chosen_of(&parts, &forms).next_multiple_of(KEYS).max(parts_of(&parts, &forms))];
         let rewrites = parts.iter().any(|part: &Part| part.lowered.rewrites);
         let angles =
             tables.iter().map(|t: &RopeTable| Angles { pairs: t.pairs(), ..Angles::default() }).collect();
@@ -133,6 +135,29 @@ fn chosen_of(parts: &[Part], forms: &[TensorForm]) -> usize {
             _ => 0,
         });
         rows.max().unwrap_or(0)
+    };
+    parts.iter().map(of_part).max().unwrap_or(0)
+}
+
+/// The floats that one row's attention needs at most, to be shared by threads.
+fn parts_of(parts: &[Part], forms: &[TensorForm]) -> usize {
+    let of_part = |part: &Part| {
+        let floats = part.lowered.calls.iter().map(|scheduled| {
+            let Call::Attend(call) = &scheduled.call else { return 0 };
+            let form = |past: &Past| match past {
+                Past::Kept(tensor) | Past::Joined { ring: tensor, .. } => {
+                    Some(forms[part.first_tensor + tensor.0])
+                }
+                Past::Window(_) => None,
+            };
+            let (Some(keys), Some(values)) =
+                (form(&call.keys), form(call.values.as_ref().unwrap_or(&call.keys)))
+            else {
+                return 0;
+            };
+            shared_floats(call.heads, values.cols / call.kv_heads, keys.rows)
+        });
+        floats.max().unwrap_or(0)
     };
     parts.iter().map(of_part).max().unwrap_or(0)
 }

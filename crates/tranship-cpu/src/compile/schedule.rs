@@ -10,7 +10,7 @@ enum Touch {
     Tensor(Tensor),
     /// The memory that all experts share.
     Experts,
-    /// The memory for scores of compressed rows.
+    /// The memory for scores, and for parts of attention.
     Scores,
 }
 
@@ -135,6 +135,7 @@ fn touches(call: &Call) -> Touches {
             if let Some(compressed) = &call.compressed {
                 t = compressed.chosen.iter().fold(t.past(&compressed.rows), |t, chosen| t.read(chosen));
             }
+            t.writes.push(Touch::Scores);
             t
         }
         Call::LatentAttend { q, latent, rope, out, .. } => t.read(q).past(latent).past(rope).write(out),

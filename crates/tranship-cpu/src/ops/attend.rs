@@ -34,7 +34,7 @@ const TILE: usize = 6;
 /// Floats of weighted sums that a unit keeps, about: what stays near a core while it walks the keys.
 const SUMS: usize = 1 << 16;
 /// A score that no real one is below.
-const LEAST: f32 = f32::MIN;
+pub(super) const LEAST: f32 = f32::MIN;
 
 /// Attention of one segment's rows over its past.
 #[derive(Clone, Copy)]
@@ -112,11 +112,11 @@ impl Cut {
 }
 
 impl Attend<'_> {
-    fn key_dim(&self) -> usize {
+    pub(super) fn key_dim(&self) -> usize {
         self.keys.width / self.kv_heads
     }
 
-    fn value_dim(&self) -> usize {
+    pub(super) fn value_dim(&self) -> usize {
         self.values.map_or(self.keys.width, |v| v.width) / self.kv_heads
     }
 
@@ -160,6 +160,7 @@ impl Attend<'_> {
                     window: self.window.unwrap_or(usize::MAX),
                     softcap: self.softcap,
                     sinks: self.sinks.map(|sinks| &sinks[heads.clone()]),
+                    part: None,
                     y: self.y,
                     y_first: (rows.start * self.heads + heads.start) * value_dim,
                     y_strides: (self.heads * value_dim, value_dim),
@@ -189,10 +190,10 @@ pub(super) struct Memory<'a> {
     /// The block's values in F32, `[KEYS, value_pad]`, padded with zeros; empty where these are the keys.
     pub(super) values: &'a mut [f32],
     /// Weighted sums of values, `[queries, value_pad]`.
-    sums: &'a mut [f32],
+    pub(super) sums: &'a mut [f32],
     /// The greatest score and the sum of weights of each query.
-    most: &'a mut [f32],
-    total: &'a mut [f32],
+    pub(super) most: &'a mut [f32],
+    pub(super) total: &'a mut [f32],
     /// Scores, then weights, of the queries in registers, `[TILE, KEYS]`.
     scores: &'a mut [f32],
 }
@@ -240,6 +241,9 @@ pub(super) struct Unit<'a> {
     pub(super) softcap: Option<f32>,
     /// `[heads]`.
     pub(super) sinks: Option<&'a [f32]>,
+    /// Of one row's past, the positions that are walked: sums and totals are left in the memory then, and scores are made
+    /// along the keys as they lie, which rounds otherwise.
+    pub(super) part: Option<Range<usize>>,
     /// Row `r`'s result of head `h` starts at `y_first + r · y_strides.0 + h · y_strides.1`.
     pub(super) y: Out<'a>,
     pub(super) y_first: usize,
@@ -299,7 +303,9 @@ impl Kernel for Unit<'_> {
                 }
             }
         }
-        self.finish();
+        if self.part.is_none() {
+            self.finish();
+        }
     }
 }
 
@@ -316,13 +322,15 @@ impl<'a> Unit<'a> {
     /// The start of a walk: at the block of the first position that the first row sees.
     fn first(&self) -> Walk {
         let from = (self.position + 1).saturating_sub(self.window);
+        let from = self.part.as_ref().map_or(from, |part| from.max(part.start));
         Walk { position: from / KEYS * KEYS, compressed: 0, row: 0 }
     }
 
     /// The next block: positions first, then compressed rows, or those that were chosen for one row after the other.
     fn next(&self, at: &mut Walk) -> Option<Block<'a>> {
         let end = self.position + self.rows;
-        if at.position < end {
+        let until = self.part.as_ref().map_or(end, |part| end.min(part.end));
+        if at.position < until {
             let block = at.position;
             at.position += KEYS;
             let from = (self.position + 1).saturating_sub(self.window).max(block) - block;
@@ -393,7 +401,9 @@ impl<'a> Unit<'a> {
             m.values[..held.start * pad].fill(0.0);
             m.values[held.end * pad..].fill(0.0);
         }
-        turn(s, m.rows, pad, m.keys);
+        if self.part.is_none() {
+            turn(s, m.rows, pad, m.keys);
+        }
     }
 
     /// The keys of a block that query `query` sees, from one to before another.
@@ -421,7 +431,9 @@ impl<'a> Unit<'a> {
         if most == 0 || self.seen(source, first).0 >= KEYS {
             return;
         }
-        if S::MANY_REGISTERS {
+        if self.part.is_some() {
+            self.score_along::<S, R>(s, first, most);
+        } else if S::MANY_REGISTERS {
             self.score::<S, R, 4>(s, first, most)
         } else {
             self.score::<S, R, 2>(s, first, most)
@@ -482,6 +494,41 @@ impl<'a> Unit<'a> {
                     // SAFETY: `scores` holds `KEYS` for each query of the tile.
                     unsafe { s.store(m.scores.as_mut_ptr().add(r * KEYS + key + n * S::LANES), scaled) };
                 }
+            }
+        }
+    }
+
+    /// The same scores, along the keys as they lie: four keys at a time, whose lanes are added up at the end.
+    #[inline(always)]
+    fn score_along<S: Simd, const R: usize>(&mut self, s: S, first: usize, seen: usize) {
+        let dim = self.keys.cols.len();
+        let m = &mut self.memory;
+        let mut q = [std::ptr::null(); R];
+        for (r, q) in q.iter_mut().enumerate() {
+            let (row, head) = ((first + r) / self.heads, (first + r) % self.heads);
+            *q = self.q[row * self.q_strides.0 + head * self.q_strides.1..][..dim].as_ptr();
+        }
+        for key in (0..seen).step_by(4) {
+            let mut sums = [[s.splat(0.0); 4]; R];
+            let keys = m.rows.as_ptr().wrapping_add(key * m.key_pad);
+            for at in (0..dim).step_by(S::LANES) {
+                // SAFETY: there are `KEYS` rows, a multiple of four, of `key_pad` floats, whole vectors; a query has `dim`.
+                unsafe {
+                    let mut ks = [s.splat(0.0); 4];
+                    for (i, k) in ks.iter_mut().enumerate() {
+                        *k = s.load(keys.add(i * m.key_pad + at));
+                    }
+                    for r in 0..R {
+                        let x = s.load_part(q[r].add(at), (dim - at).min(S::LANES));
+                        for i in 0..4 {
+                            sums[r][i] = s.fma(x, ks[i], sums[r][i]);
+                        }
+                    }
+                }
+            }
+            for r in 0..R {
+                let scores = s.reduce_add4(sums[r]).map(|score| score * self.scale);
+                m.scores[r * KEYS + key..r * KEYS + key + 4].copy_from_slice(&scores);
             }
         }
     }

@@ -6,6 +6,7 @@
 #![allow(clippy::needless_range_loop, reason = "register tiles: one index goes into several arrays")]
 
 pub(crate) mod attend;
+pub(crate) mod attend_row;
 pub(crate) mod columns;
 pub(crate) mod compressed;
 pub(crate) mod conv;

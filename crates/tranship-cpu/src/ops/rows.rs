@@ -34,6 +34,9 @@ impl Gather<'_> {
     }
 }
 
+/// How many rows ahead kept rows are asked for.
+const AHEAD: usize = 64;
+
 /// Rows of the past as kernels read them: a tensor that is kept, and the step's own rows where they are not in it yet.
 #[derive(Clone, Copy)]
 pub(crate) struct Past<'a> {
@@ -105,17 +108,65 @@ impl Past<'_> {
         to: &mut [f32],
         (stride, floats): (usize, usize),
     ) {
-        for i in held {
+        let mut i = held.start;
+        while i < held.end {
             let row = first + i;
-            let to = &mut to[i * stride..][..floats];
-            if self.new.is_some_and(|(first, _)| row >= first) {
-                self.widen(s, row, cols.clone(), to);
+            let new = self.new.map_or(usize::MAX, |(first, _)| first);
+            if row >= new {
+                self.widen(s, row, cols.clone(), &mut to[i * stride..][..floats]);
+                i += 1;
                 continue;
             }
+            // Rows up to the step's own, or up to where the ring begins again, lie one after the other.
             let slot = row + self.turn;
             let slot = if slot < self.slots { slot } else { slot % self.slots };
+            let rows = (held.end - i).min(new - row).min(self.slots - slot);
             let at = slot * self.width;
-            widen_row::<S, T>(s, &self.kept[(at + cols.start) * T::BYTES..(at + cols.end) * T::BYTES], to);
+            let last = (at + (rows - 1) * self.width + cols.end) * T::BYTES;
+            let kept = &self.kept[(at + cols.start) * T::BYTES..last];
+            let to = &mut to[i * stride..(i + rows - 1) * stride + floats];
+            widen_lying::<S, T>(s, kept, (self.width, cols.len()), to, (stride, floats));
+            i += rows;
+        }
+    }
+}
+
+/// The first `cols` numbers of rows that lie `width` numbers apart, as F32, then zeros up to `floats`, `stride` floats apart.
+#[inline(always)]
+fn widen_lying<S: Simd, T: Format>(
+    s: S,
+    kept: &[u8],
+    (width, cols): (usize, usize),
+    to: &mut [f32],
+    (stride, floats): (usize, usize),
+) {
+    let rows = (kept.len() / T::BYTES - cols) / width + 1;
+    assert!(cols <= floats && (rows - 1) * stride + floats <= to.len(), "room for the rows");
+    for row in 0..rows {
+        let from = kept.as_ptr().wrapping_add(row * width * T::BYTES);
+        let mut at = 0;
+        // SAFETY: `cols` numbers are there in each of `rows` rows, and room for `floats` floats.
+        unsafe {
+            let to = to.as_mut_ptr().add(row * stride);
+            // Columns of a row lie apart from those of the next: what comes is no stream to a processor that is not asked.
+            let ahead = from.wrapping_add(AHEAD * width * T::BYTES);
+            for line in (0..cols * T::BYTES).step_by(64) {
+                s.prefetch(ahead.wrapping_add(line));
+            }
+            while at + S::LANES <= cols {
+                s.store(to.add(at), T::load(s, from.add(at * T::BYTES)));
+                at += S::LANES;
+            }
+            if at < cols {
+                let n = cols - at;
+                s.store_part(to.add(at), T::load_part(s, from.add(at * T::BYTES), n), n);
+                at = cols;
+            }
+            while at < floats {
+                let n = S::LANES.min(floats - at);
+                s.store_part(to.add(at), s.splat(0.0), n);
+                at += n;
+            }
         }
     }
 }

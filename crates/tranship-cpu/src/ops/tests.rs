@@ -6,6 +6,7 @@ pub(super) mod common;
 
 use super::Out;
 use super::attend::Attend;
+use super::attend_row::{AttendRow, shared_floats};
 use super::elementwise::{Each, Elementwise};
 use super::exp::exp;
 use super::rms_norm::RmsNorm;
@@ -77,12 +78,40 @@ impl Sequence {
 
     /// Rows `from .. to`, in one call.
     fn attend(&self, isa: Isa, threads: usize, from: usize, to: usize) -> Vec<f32> {
-        let Shape { heads, kv_heads, dim, dtype, .. } = self.shape;
+        let Shape { heads, dim, .. } = self.shape;
         let mut y = vec![f32::NAN; (to - from) * heads * dim];
+        let op = self.op(from, to, Out::new(&mut y));
+        Pool::new(threads).unwrap().run(|share| op.part(isa, share, 0));
+        y
+    }
+
+    /// One row as in decoding, alone in its step or not, and seen through a window with a sink or not.
+    fn attend_row(
+        &self,
+        isa: Isa,
+        threads: usize,
+        row: usize,
+        alone: bool,
+        window: Option<usize>,
+    ) -> Vec<f32> {
+        let Shape { heads, dim, len, .. } = self.shape;
+        let mut y = vec![f32::NAN; heads * dim];
+        let mut memory = vec![f32::NAN; shared_floats(heads, dim, len)];
+        let sinks = vec![0.5; heads];
+        let op = self.op(row, row + 1, Out::new(&mut y));
+        let op = Attend { window, sinks: window.map(|_| &sinks[..]), ..op };
+        let shared = alone.then_some(Out::new(&mut memory));
+        let op = AttendRow::new(op, shared).expect("a row of caches in 16 bits");
+        Pool::new(threads).unwrap().run(|share| op.part(isa, share, 0));
+        y
+    }
+
+    fn op<'a>(&'a self, from: usize, to: usize, y: Out<'a>) -> Attend<'a> {
+        let Shape { heads, kv_heads, dim, dtype, .. } = self.shape;
         let width = kv_heads * dim;
         let bytes = to * width * dtype.block_bytes();
         let past = |kept| Past { kept, dtype, width, slots: to, turn: 0, new: None };
-        let op = Attend {
+        Attend {
             q: &self.q[from * heads * dim..to * heads * dim],
             position: from,
             heads,
@@ -94,10 +123,8 @@ impl Sequence {
             softcap: None,
             sinks: None,
             compressed: None,
-            y: Out::new(&mut y),
-        };
-        Pool::new(threads).unwrap().run(|share| op.part(isa, share, 0));
-        y
+            y,
+        }
     }
 
     /// The definition, in F64; with each value the greatest value that went into it.
@@ -126,6 +153,49 @@ impl Sequence {
             }
         }
         out
+    }
+}
+
+#[test]
+fn one_row_is_attended_to_in_parts() {
+    for shape in shapes().into_iter().filter(|shape| shape.dtype != DType::F32) {
+        let len = 150 + 3 * shape.len;
+        let sequence = Sequence::random(Shape { len, ..shape });
+        let width = shape.heads * shape.dim;
+        let wanted = sequence.wanted();
+        for isa in isas() {
+            for row in [0, 1, 127, 128, len - 1] {
+                let what = format!("{} heads of {}, row {row}, {isa}", shape.heads, shape.dim);
+                let y = sequence.attend_row(isa, 1, row, true, None);
+                assert_close(&what, &y, &wanted[row * width..(row + 1) * width], 2e-5);
+                for (threads, alone) in [(2, true), (3, true), (1, false), (2, false)] {
+                    let other = sequence.attend_row(isa, threads, row, alone, None);
+                    assert_eq!(other, y, "{what}, {threads} threads, alone: {alone}");
+                }
+                // Through a window and with sinks: what the kernel of a prompt's rows gives.
+                let mut prompt = vec![f32::NAN; width];
+                let sinks = vec![0.5; shape.heads];
+                let op = sequence.op(row, row + 1, Out::new(&mut prompt));
+                let op = Attend { window: Some(140), sinks: Some(&sinks), ..op };
+                Pool::new(1).unwrap().run(|share| op.part(isa, share, 0));
+                let prompt: Vec<(f64, f64)> = prompt.iter().map(|y| (f64::from(*y), 1.0)).collect();
+                for (threads, alone) in [(1, true), (3, true), (2, false)] {
+                    let y = sequence.attend_row(isa, threads, row, alone, Some(140));
+                    assert_close(&format!("{what}, a window"), &y, &prompt, 2e-5);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn values_that_are_not_numbers_are_not_lost_in_parts() {
+    let shape = Shape { heads: 2, kv_heads: 1, dim: 16, len: 300, dtype: DType::F16 };
+    let mut sequence = Sequence::random(shape);
+    sequence.k[200 * 32..200 * 32 + 2].copy_from_slice(&half::f16::NAN.to_le_bytes());
+    for isa in isas() {
+        assert!(sequence.attend_row(isa, 2, 299, true, None).iter().all(|y| y.is_nan()), "{isa}");
+        assert!(sequence.attend_row(isa, 1, 199, true, None).iter().all(|y| y.is_finite()), "{isa}");
     }
 }
 

@@ -5,6 +5,7 @@ use crate::compile::bind::Part;
 use crate::compile::{Area, AttendCall, Call, First, Form, Memory, MemoryOp, Past, Tensor};
 use crate::ops::Out;
 use crate::ops::attend::{Attend, Compressed};
+use crate::ops::attend_row::AttendRow;
 use crate::ops::compressed::{Choose, Compress};
 use crate::ops::conv::Conv;
 use crate::ops::elementwise::{Each, Elementwise};
@@ -157,6 +158,12 @@ impl Work<'_> {
             compressed,
             y: self.part_of(&call.out, segment),
         };
+        // A row that is alone has the memory for scores to itself.
+        let shared = (self.places.len() == 1).then_some(self.scores);
+        if let Some(row) = AttendRow::new(op, shared) {
+            row.part(self.isa, share, unit);
+            return row.units();
+        }
         op.part(self.isa, share, unit);
         op.units(share.of())
     }
