@@ -401,6 +401,7 @@ pub(crate) trait Simd: Copy {
     /// Writes `LANES` 32-bit words.
     unsafe fn i_store(self, p: *mut i32, v: Self::I);
     /// `a + b`.
+    #[inline(always)]
     fn i_add(self, a: Self::I, b: Self::I) -> Self::I {
         self.i_sub(a, self.i_sub(self.i_splat(0), b))
     }

@@ -15,10 +15,9 @@ mod super_blocks;
 use super::avx2::reduce8x4;
 use super::avx512::{halves, turned16, turned16_ps};
 use small::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
-use super_blocks::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
-
 use std::arch::x86_64::*;
 use std::ops::Range;
+use super_blocks::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 use tranship_dtype::Encoding;
 
 /// Groups whose scales are made together.
@@ -26,6 +25,7 @@ const GROUPS: usize = 16;
 /// Weight rows that one row of activations meets together. They are far from each other: processors fetch several streams
 /// ahead of their readers faster than one, and better than when they are asked to.
 const ROWS: usize = 4;
+
 /// An encoding, as unsigned codes in groups with scales.
 pub(crate) trait Whole {
     /// Values of a block: 32, or 256 in eight or sixteen groups.
@@ -76,10 +76,10 @@ pub(crate) trait Whole {
     /// As [`Whole::scales`], for each row.
     #[inline(always)]
     unsafe fn turned_scales(rows: Rows, held: usize) -> TurnedScales {
-        let zero = unsafe { _mm512_setzero_ps() };
-        let mut all = TurnedScales { scale: [zero; GROUPS], min: [zero; GROUPS] };
         // SAFETY: the caller's.
         unsafe {
+            let zero = _mm512_setzero_ps();
+            let mut all = TurnedScales { scale: [zero; GROUPS], min: [zero; GROUPS] };
             for row in 0..GROUPS {
                 (all.scale[row], all.min[row]) = Self::scales(rows.row(row), held);
             }
@@ -87,8 +87,8 @@ pub(crate) trait Whole {
             if Self::MINS {
                 all.min = turned16_ps(all.min);
             }
+            all
         }
-        all
     }
 }
 
@@ -224,9 +224,11 @@ pub(crate) fn with_whole(encoding: Encoding, work: impl WithWhole) -> bool {
 /// One row of 8-bit activation blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Activations {
+    /// The codes of the row.
     pub codes: *const i8,
     /// Scales of the groups, and these times the sums of their codes; padded to sixteen.
     pub scale: *const f32,
+    /// See there.
     pub sum: *const f32,
 }
 

@@ -16,7 +16,7 @@ use std::ops::Range;
 /// `1.5 · 2^23`: its bits plus an integer of at most 22 bits and a sign are the float that is so much greater. Sums of a
 /// group's products, at most `32 · 255 · 127`, that begin with these bits need no conversion: one fused multiplication
 /// takes this times the scale from the product, and rounds as the product of the converted sum would. That holds where
-/// three times the scale is exact, as it is of half-precision numbers times small integers.
+/// three times the scale is exact, as it is of half-precision numbers times small integers, and below `2^104`.
 const BASE: f32 = 12_582_912.0;
 
 /// This thread's share of the outputs.
