@@ -297,7 +297,7 @@ unsafe fn tile<P: Whole, const R: usize>(
             for pair in 0..held * P::GROUP / 64 {
                 tile.pair::<P>(rows, group, pair, false);
             }
-            if held * P::GROUP % 64 != 0 {
+            if !(held * P::GROUP).is_multiple_of(64) {
                 tile.pair::<P>(rows, group, held * P::GROUP / 64, true);
             }
         }

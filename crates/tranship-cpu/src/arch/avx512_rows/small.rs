@@ -69,7 +69,7 @@ unsafe fn words<const BYTES: usize>(at: *const u8, held: usize) -> __m512i {
                 picked = _mm512_mask_permutexvar_epi32(picked, lanes, index, words);
             }
         }
-        if BYTES % 4 == 0 {
+        if BYTES.is_multiple_of(4) {
             return picked;
         }
         _mm512_srlv_epi32(picked, _mm512_loadu_si512(Places::<BYTES>::SHIFTS.as_ptr().cast()))

@@ -203,7 +203,7 @@ impl Whole for Q6K {
         unsafe {
             let low = _mm512_loadu_si512(at.add(i / 2 * 64).cast());
             let high = twice(at.add(128 + i / 2 * 32));
-            let (low, high) = if i % 2 == 0 {
+            let (low, high) = if i.is_multiple_of(2) {
                 (low, shifted(high, -4, -2))
             } else {
                 (_mm512_srli_epi16::<4>(low), shifted(high, 0, 2))
@@ -232,7 +232,7 @@ impl Whole for Q3K {
         // SAFETY: bytes 0..96 of a block.
         unsafe {
             let (mask, q) = (twice(at), twice(at.add(32 + i / 2 * 32)));
-            let q = if i % 2 == 0 { shifted(q, 0, 2) } else { shifted(q, 4, 6) };
+            let q = if i.is_multiple_of(2) { shifted(q, 0, 2) } else { shifted(q, 4, 6) };
             let mask = match i {
                 0 => shifted(mask, -2, -1),
                 1 => shifted(mask, 0, 1),
@@ -269,7 +269,7 @@ impl Whole for Q2K {
         // SAFETY: bytes 16..80 of a block.
         unsafe {
             let q = twice(at.add(16 + i / 2 * 32));
-            let q = if i % 2 == 0 { shifted(q, 0, 2) } else { shifted(q, 4, 6) };
+            let q = if i.is_multiple_of(2) { shifted(q, 0, 2) } else { shifted(q, 4, 6) };
             _mm512_and_si512(q, _mm512_set1_epi8(3))
         }
     }
