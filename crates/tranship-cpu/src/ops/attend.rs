@@ -160,7 +160,6 @@ impl Attend<'_> {
                     window: self.window.unwrap_or(usize::MAX),
                     softcap: self.softcap,
                     sinks: self.sinks.map(|sinks| &sinks[heads.clone()]),
-                    part: None,
                     y: self.y,
                     y_first: (rows.start * self.heads + heads.start) * value_dim,
                     y_strides: (self.heads * value_dim, value_dim),
@@ -241,9 +240,6 @@ pub(super) struct Unit<'a> {
     pub(super) softcap: Option<f32>,
     /// `[heads]`.
     pub(super) sinks: Option<&'a [f32]>,
-    /// Of one row's past, the positions that are walked: sums and totals are left in the memory then, and scores are made
-    /// along the keys as they lie, which rounds otherwise.
-    pub(super) part: Option<Range<usize>>,
     /// Row `r`'s result of head `h` starts at `y_first + r · y_strides.0 + h · y_strides.1`.
     pub(super) y: Out<'a>,
     pub(super) y_first: usize,
@@ -303,9 +299,7 @@ impl Kernel for Unit<'_> {
                 }
             }
         }
-        if self.part.is_none() {
-            self.finish();
-        }
+        self.finish();
     }
 }
 
@@ -322,15 +316,13 @@ impl<'a> Unit<'a> {
     /// The start of a walk: at the block of the first position that the first row sees.
     fn first(&self) -> Walk {
         let from = (self.position + 1).saturating_sub(self.window);
-        let from = self.part.as_ref().map_or(from, |part| from.max(part.start));
         Walk { position: from / KEYS * KEYS, compressed: 0, row: 0 }
     }
 
     /// The next block: positions first, then compressed rows, or those that were chosen for one row after the other.
     fn next(&self, at: &mut Walk) -> Option<Block<'a>> {
         let end = self.position + self.rows;
-        let until = self.part.as_ref().map_or(end, |part| end.min(part.end));
-        if at.position < until {
+        if at.position < end {
             let block = at.position;
             at.position += KEYS;
             let from = (self.position + 1).saturating_sub(self.window).max(block) - block;
@@ -401,9 +393,7 @@ impl<'a> Unit<'a> {
             m.values[..held.start * pad].fill(0.0);
             m.values[held.end * pad..].fill(0.0);
         }
-        if self.part.is_none() {
-            turn(s, m.rows, pad, m.keys);
-        }
+        turn(s, m.rows, pad, m.keys);
     }
 
     /// The keys of a block that query `query` sees, from one to before another.
@@ -431,9 +421,7 @@ impl<'a> Unit<'a> {
         if most == 0 || self.seen(source, first).0 >= KEYS {
             return;
         }
-        if self.part.is_some() {
-            self.score_along::<S, R>(s, first, most);
-        } else if S::MANY_REGISTERS {
+        if S::MANY_REGISTERS {
             self.score::<S, R, 4>(s, first, most)
         } else {
             self.score::<S, R, 2>(s, first, most)
@@ -494,41 +482,6 @@ impl<'a> Unit<'a> {
                     // SAFETY: `scores` holds `KEYS` for each query of the tile.
                     unsafe { s.store(m.scores.as_mut_ptr().add(r * KEYS + key + n * S::LANES), scaled) };
                 }
-            }
-        }
-    }
-
-    /// The same scores, along the keys as they lie: four keys at a time, whose lanes are added up at the end.
-    #[inline(always)]
-    fn score_along<S: Simd, const R: usize>(&mut self, s: S, first: usize, seen: usize) {
-        let dim = self.keys.cols.len();
-        let m = &mut self.memory;
-        let mut q = [std::ptr::null(); R];
-        for (r, q) in q.iter_mut().enumerate() {
-            let (row, head) = ((first + r) / self.heads, (first + r) % self.heads);
-            *q = self.q[row * self.q_strides.0 + head * self.q_strides.1..][..dim].as_ptr();
-        }
-        for key in (0..seen).step_by(4) {
-            let mut sums = [[s.splat(0.0); 4]; R];
-            let keys = m.rows.as_ptr().wrapping_add(key * m.key_pad);
-            for at in (0..dim).step_by(S::LANES) {
-                // SAFETY: there are `KEYS` rows, a multiple of four, of `key_pad` floats, whole vectors; a query has `dim`.
-                unsafe {
-                    let mut ks = [s.splat(0.0); 4];
-                    for (i, k) in ks.iter_mut().enumerate() {
-                        *k = s.load(keys.add(i * m.key_pad + at));
-                    }
-                    for r in 0..R {
-                        let x = s.load_part(q[r].add(at), (dim - at).min(S::LANES));
-                        for i in 0..4 {
-                            sums[r][i] = s.fma(x, ks[i], sums[r][i]);
-                        }
-                    }
-                }
-            }
-            for r in 0..R {
-                let scores = s.reduce_add4(sums[r]).map(|score| score * self.scale);
-                m.scores[r * KEYS + key..r * KEYS + key + 4].copy_from_slice(&scores);
             }
         }
     }
@@ -662,7 +615,7 @@ pub(super) fn turn<S: Simd>(s: S, rows: &[f32], pad: usize, to: &mut [f32]) {
 
 /// `cap · tanh(score / cap)` of whole vectors of scores.
 #[inline(always)]
-fn squeeze<S: Simd>(s: S, scores: &mut [f32], cap: f32) {
+pub(super) fn squeeze<S: Simd>(s: S, scores: &mut [f32], cap: f32) {
     let (cap, inverse) = (s.splat(cap), s.splat(1.0 / cap));
     for at in (0..scores.len()).step_by(S::LANES) {
         // SAFETY: the caller's scores are whole vectors.

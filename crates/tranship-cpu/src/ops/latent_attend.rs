@@ -104,7 +104,6 @@ impl LatentAttend<'_> {
                     window: usize::MAX,
                     softcap: None,
                     sinks: None,
-                    part: None,
                     y: Out::new(results),
                     y_first: 0,
                     y_strides: (heads.len() * pad, pad),

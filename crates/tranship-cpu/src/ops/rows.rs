@@ -77,9 +77,33 @@ impl Past<'_> {
     }
 }
 
-impl Past<'_> {
+/// Rows that lie one after the other, as they are: bytes of a type.
+pub(crate) struct Lying<'a> {
+    pub(crate) dtype: DType,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) rows: usize,
+}
+
+impl<'a> Past<'a> {
+    /// The first of some rows, one at the least, that lie one after the other: up to the step's own, or to where the ring
+    /// begins again.
+    pub(crate) fn lying(&self, rows: Range<usize>) -> Lying<'a> {
+        let (step, new) = self.new.unwrap_or((usize::MAX, &[]));
+        if rows.start >= step {
+            let own = &new[(rows.start - step) * self.width..(rows.end - step) * self.width];
+            // SAFETY: floats are bytes.
+            let bytes = unsafe { std::slice::from_raw_parts(own.as_ptr().cast(), own.len() * 4) };
+            return Lying { dtype: DType::F32, bytes, rows: rows.len() };
+        }
+        let slot = rows.start + self.turn;
+        let slot = if slot < self.slots { slot } else { slot % self.slots };
+        let lying = rows.len().min(step - rows.start).min(self.slots - slot);
+        let row = self.width * self.dtype.block_bytes();
+        Lying { dtype: self.dtype, bytes: &self.kept[slot * row..(slot + lying) * row], rows: lying }
+    }
+
     /// Columns of the rows `first + i` for each `i` of `held`, as [`Past::widen`] gives them, to `to[i · stride ..]`, with
-    /// zeros up to so many floats. The type is looked at once for all.
+    /// zeros up to so many floats. The type is looked at once for all rows that lie one after the other.
     #[inline(always)]
     pub(crate) fn widen_rows<S: Simd>(
         &self,
@@ -90,42 +114,18 @@ impl Past<'_> {
         to: &mut [f32],
         (stride, floats): (usize, usize),
     ) {
-        match self.dtype {
-            DType::F16 => self.rows_of::<S, F16>(s, first, held, cols, to, (stride, floats)),
-            DType::BF16 => self.rows_of::<S, Bf16>(s, first, held, cols, to, (stride, floats)),
-            _ => self.rows_of::<S, F32>(s, first, held, cols, to, (stride, floats)),
-        }
-    }
-
-    /// [`Past::widen_rows`] of kept rows of one type.
-    #[inline(always)]
-    fn rows_of<S: Simd, T: Format>(
-        &self,
-        s: S,
-        first: usize,
-        held: Range<usize>,
-        cols: Range<usize>,
-        to: &mut [f32],
-        (stride, floats): (usize, usize),
-    ) {
         let mut i = held.start;
         while i < held.end {
-            let row = first + i;
-            let new = self.new.map_or(usize::MAX, |(first, _)| first);
-            if row >= new {
-                self.widen(s, row, cols.clone(), &mut to[i * stride..][..floats]);
-                i += 1;
-                continue;
-            }
-            // Rows up to the step's own, or up to where the ring begins again, lie one after the other.
-            let slot = row + self.turn;
-            let slot = if slot < self.slots { slot } else { slot % self.slots };
-            let rows = (held.end - i).min(new - row).min(self.slots - slot);
-            let at = slot * self.width;
-            let last = (at + (rows - 1) * self.width + cols.end) * T::BYTES;
-            let kept = &self.kept[(at + cols.start) * T::BYTES..last];
+            let Lying { dtype, bytes, rows } = self.lying(first + i..first + held.end);
+            let size = dtype.block_bytes();
+            let kept = &bytes[cols.start * size..((rows - 1) * self.width + cols.end) * size];
             let to = &mut to[i * stride..(i + rows - 1) * stride + floats];
-            widen_lying::<S, T>(s, kept, (self.width, cols.len()), to, (stride, floats));
+            let (from, to_of) = ((self.width, cols.len()), (stride, floats));
+            match dtype {
+                DType::F16 => widen_lying::<S, F16>(s, kept, from, to, to_of),
+                DType::BF16 => widen_lying::<S, Bf16>(s, kept, from, to, to_of),
+                _ => widen_lying::<S, F32>(s, kept, from, to, to_of),
+            }
             i += rows;
         }
     }

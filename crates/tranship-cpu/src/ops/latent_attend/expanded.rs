@@ -113,7 +113,6 @@ impl LatentAttend<'_> {
                     window: usize::MAX,
                     softcap: None,
                     sinks: None,
-                    part: None,
                     y: self.y,
                     y_first: (rows.start * self.heads + head) * value_dim,
                     y_strides: (self.heads * value_dim, value_dim),
