@@ -11,9 +11,9 @@ use std::ops::Range;
 use tranship_dtype::DType;
 
 /// Rows that all heads go through before the next ones: they are in the nearest cache then.
-const CHUNK: usize = 32;
+const CHUNK: usize = 16;
 /// How many rows ahead rows are asked for.
-const AHEAD: usize = 64;
+const AHEAD: usize = 32;
 
 /// Some positions, all of one part, for the queries of some heads of keys.
 pub(super) struct PartOf<'a> {
