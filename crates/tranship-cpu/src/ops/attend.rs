@@ -501,33 +501,14 @@ impl<'a> Unit<'a> {
             scores[..from].fill(LEAST);
         }
         let before = m.most[query];
-        let mut most = s.splat(before);
-        for at in (0..KEYS).step_by(S::LANES) {
-            // SAFETY: `KEYS` is a whole number of vectors.
-            most = s.max(most, unsafe { s.load(scores.as_ptr().add(at)) });
-        }
-        let after = s.reduce_max(most);
-        let most = s.splat(after);
-        let mut total = s.splat(0.0);
-        for at in (0..KEYS).step_by(S::LANES) {
-            // SAFETY: as above.
-            unsafe {
-                let p = scores.as_mut_ptr().add(at);
-                let score = s.load(p);
-                // Keys that are not seen have no weight at all, whatever the clamped exponential makes of them.
-                let weight = exp(s, s.sub(score, most));
-                let weight = s.select_ge(s.splat(LEAST), score, s.splat(0.0), weight);
-                s.store(p, weight);
-                total = s.add(total, weight);
-            }
-        }
+        let (after, total) = softmax(s, scores, before);
         let fade = match before {
             LEAST => 0.0,
             _ if before == after => 1.0,
             _ => s.reduce_max(exp(s, s.splat(before - after))),
         };
         m.most[query] = after;
-        m.total[query] = m.total[query] * fade + s.reduce_add(total);
+        m.total[query] = m.total[query] * fade + total;
         fade
     }
 
@@ -611,6 +592,31 @@ pub(super) fn turn<S: Simd>(s: S, rows: &[f32], pad: usize, to: &mut [f32]) {
             }
         }
     }
+}
+
+/// Whole vectors of scores into weights by the greatest score, `before` or one of them; gives that and the sum of weights.
+#[inline(always)]
+pub(super) fn softmax<S: Simd>(s: S, scores: &mut [f32], before: f32) -> (f32, f32) {
+    assert!(scores.len().is_multiple_of(S::LANES), "whole vectors");
+    let (mut most, mut total) = (s.splat(before), s.splat(0.0));
+    for at in (0..scores.len()).step_by(S::LANES) {
+        // SAFETY: a whole vector from `at` on.
+        most = s.max(most, unsafe { s.load(scores.as_ptr().add(at)) });
+    }
+    let greatest = s.reduce_max(most);
+    for at in (0..scores.len()).step_by(S::LANES) {
+        // SAFETY: as above.
+        unsafe {
+            let p = scores.as_mut_ptr().add(at);
+            let score = s.load(p);
+            // Keys that are not seen have no weight at all, whatever the clamped exponential makes of them.
+            let weight = exp(s, s.sub(score, s.splat(greatest)));
+            let weight = s.select_ge(s.splat(LEAST), score, s.splat(0.0), weight);
+            s.store(p, weight);
+            total = s.add(total, weight);
+        }
+    }
+    (greatest, s.reduce_add(total))
 }
 
 /// `cap · tanh(score / cap)` of whole vectors of scores.

@@ -55,21 +55,10 @@ impl Past<'_> {
     /// Columns of row `row` in F32, then zeros to the end of `to`.
     #[inline(always)]
     pub(crate) fn widen<S: Simd>(&self, s: S, row: usize, cols: Range<usize>, to: &mut [f32]) {
-        if let Some((first, new)) = self.new
-            && row >= first
-        {
-            let row = &new[(row - first) * self.width..(row - first + 1) * self.width][cols];
-            to[..row.len()].copy_from_slice(row);
-            to[row.len()..].fill(0.0);
-            return;
-        }
-        let slot = row + self.turn;
-        // A division for each row would be felt, and most tensors are no rings.
-        let slot = if slot < self.slots { slot } else { slot % self.slots };
-        let size = self.dtype.block_bytes();
-        let at = slot * self.width;
-        let bytes = &self.kept[(at + cols.start) * size..(at + cols.end) * size];
-        match self.dtype {
+        let Lying { dtype, bytes, .. } = self.lying(row..row + 1);
+        let size = dtype.block_bytes();
+        let bytes = &bytes[cols.start * size..cols.end * size];
+        match dtype {
             DType::F16 => widen_row::<S, F16>(s, bytes, to),
             DType::BF16 => widen_row::<S, Bf16>(s, bytes, to),
             _ => widen_row::<S, F32>(s, bytes, to),
@@ -96,6 +85,7 @@ impl<'a> Past<'a> {
             return Lying { dtype: DType::F32, bytes, rows: rows.len() };
         }
         let slot = rows.start + self.turn;
+        // A division for each row would be felt, and most tensors are no rings.
         let slot = if slot < self.slots { slot } else { slot % self.slots };
         let lying = rows.len().min(step - rows.start).min(self.slots - slot);
         let row = self.width * self.dtype.block_bytes();

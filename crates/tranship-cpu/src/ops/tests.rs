@@ -189,6 +189,44 @@ fn one_row_is_attended_to_in_parts() {
 }
 
 #[test]
+fn one_row_reads_a_ring_and_the_steps_own_row_as_it_reads_rows_that_lie_in_order() {
+    let (dtype, len, turn) = (DType::F16, 301, 77);
+    let shape = Shape { heads: 6, kv_heads: 2, dim: 20, len, dtype };
+    let sequence = Sequence::random(shape);
+    let width = shape.kv_heads * shape.dim;
+    // All rows but the last, turned; the last as the step has it.
+    let ring = |bytes: &[u8]| {
+        let mut ring = bytes[..(len - 1) * width * 2].to_vec();
+        ring.rotate_right(turn * width * 2);
+        (ring, decode(dtype, &bytes[(len - 1) * width * 2..], width))
+    };
+    let ((k, new_k), (v, new_v)) = (ring(&sequence.k), ring(&sequence.v));
+    let past = |kept, new| Past { kept, dtype, width, slots: len - 1, turn, new: Some((len - 1, new)) };
+    for isa in isas() {
+        for softcap in [None, Some(2.0)] {
+            let row = |turned: bool| {
+                let mut y = vec![f32::NAN; shape.heads * shape.dim];
+                let mut memory = vec![f32::NAN; shared_floats(shape.heads, shape.dim, len)];
+                let mut op = Attend { softcap, ..sequence.op(len - 1, len, Out::new(&mut y)) };
+                if turned {
+                    (op.keys, op.values) = (past(&k, &new_k), Some(past(&v, &new_v)));
+                }
+                let op = AttendRow::new(op, Some(Out::new(&mut memory))).expect("a row of caches in 16 bits");
+                Pool::new(2).unwrap().run(|share| op.part(isa, share, 0));
+                y
+            };
+            let y = row(false);
+            assert_same(&format!("{isa}, a ring"), &row(true), &y);
+            let mut prompt = vec![f32::NAN; y.len()];
+            let op = Attend { softcap, ..sequence.op(len - 1, len, Out::new(&mut prompt)) };
+            Pool::new(1).unwrap().run(|share| op.part(isa, share, 0));
+            let prompt: Vec<(f64, f64)> = prompt.iter().map(|y| (f64::from(*y), 1.0)).collect();
+            assert_close(&format!("{isa}, softcap {softcap:?}"), &y, &prompt, 2e-5);
+        }
+    }
+}
+
+#[test]
 fn values_that_are_not_numbers_are_not_lost_in_parts() {
     let shape = Shape { heads: 2, kv_heads: 1, dim: 16, len: 300, dtype: DType::F16 };
     let mut sequence = Sequence::random(shape);

@@ -178,7 +178,8 @@ impl Kernel for Merge<'_> {
         let mut total = weight * factor(s, sink, most);
         for (part, factor_of) in self.factors.iter_mut().enumerate() {
             let (score, weight) = of_part(part);
-            *factor_of = factor(s, score, most);
+            // A part of which nothing is seen has no weight.
+            *factor_of = if weight == 0.0 { 0.0 } else { factor(s, score, most) };
             total += weight * *factor_of;
         }
         let scale = s.splat(1.0 / total);

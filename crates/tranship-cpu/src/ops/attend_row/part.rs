@@ -2,8 +2,7 @@
 
 use super::{HEAD, PART, own};
 use crate::arch::{Kernel, Simd};
-use crate::ops::attend::{Attend, LEAST, squeeze};
-use crate::ops::exp::exp;
+use crate::ops::attend::{Attend, LEAST, softmax, squeeze};
 use crate::ops::linear_f32::widen::{Bf16, F16, F32, Format};
 use crate::ops::rows::{Lying, Past};
 use std::marker::PhantomData;
@@ -304,7 +303,7 @@ fn weigh<S: Simd>(s: S, scores: &mut [f32], n: usize, scale: f32, cap: Option<f3
     let padded = n.next_multiple_of(S::LANES);
     let scores = &mut scores[..padded];
     scores[n..].fill(0.0);
-    // SAFETY: here and below: whole vectors of the scores.
+    // SAFETY: whole vectors of the scores.
     unsafe {
         for at in (0..padded).step_by(S::LANES) {
             let p = scores.as_mut_ptr().add(at);
@@ -315,22 +314,5 @@ fn weigh<S: Simd>(s: S, scores: &mut [f32], n: usize, scale: f32, cap: Option<f3
         squeeze(s, scores, cap);
     }
     scores[n..].fill(LEAST);
-    let (mut most, mut total) = (s.splat(LEAST), s.splat(0.0));
-    // SAFETY: as above.
-    unsafe {
-        for at in (0..padded).step_by(S::LANES) {
-            most = s.max(most, s.load(scores.as_ptr().add(at)));
-        }
-        let greatest = s.reduce_max(most);
-        for at in (0..padded).step_by(S::LANES) {
-            let p = scores.as_mut_ptr().add(at);
-            let score = s.load(p);
-            // What is no key has no weight at all, whatever the clamped exponential makes of it.
-            let weight = exp(s, s.sub(score, s.splat(greatest)));
-            let weight = s.select_ge(s.splat(LEAST), score, s.splat(0.0), weight);
-            s.store(p, weight);
-            total = s.add(total, weight);
-        }
-        (greatest, s.reduce_add(total))
-    }
+    softmax(s, scores, LEAST)
 }
